@@ -31,7 +31,7 @@ class TrialState(StrEnum):
     """How a trial of the search ended."""
 
     COMPLETE = "complete"
-    PRUNED = "pruned"  # clearly slower after its first block
+    PRUNED = "pruned"  # clearly slower after its first block, or never measured
     INFEASIBLE = "infeasible"  # it ran out of memory, or was killed repeatedly
     FAILED = "failed"
 

@@ -118,7 +118,7 @@ def tune(context: RunContext) -> Result:
         proof = replace(proof, rejected=(*(again.rejected if again else ()), *proof.rejected))
         context.stop.check()
         explanation = _explained(context, observation, proof, trials)
-        trace_trials(context, trials)
+        trace_trials(context, observation, trials)
     cold_s = _cold_s(proof.winner, proof.gains)
     compiled = pack_compile_cache(context, observation, proof.winner, cold_s)
     disturbed = list(context.journal.all("disturbed"))

@@ -79,7 +79,7 @@ def _text(summary: dict[str, Any]) -> str:
             f"  in {summary['workdir']}",
             f"  objective {objective}, budget {budget['minutes']:g} minutes{trials}",
             f"  loss compared over {loss['steps']} steps, tolerance {loss['tolerance']:.2%}",
-            f"  written to {summary['run_dir']}",
+            f"  a run writes to {summary['run_dir']}",
             "",
             (
                 f"search space {summary['search_space']}: {len(knobs)} knobs (a run leaves out what"

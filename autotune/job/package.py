@@ -158,8 +158,11 @@ class _Walk:
         for name in self.ignore_files:
             file = folder / name
             if file.is_file():
-                lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-                yield _Patterns(folder, _spec(lines, str(file)), name == ".gitignore")
+                try:
+                    text = file.read_text(encoding="utf-8", errors="surrogateescape")
+                except OSError as error:
+                    raise _unreadable(file, error) from None
+                yield _Patterns(folder, _spec(text.splitlines(), str(file)), name == ".gitignore")
 
 
 def _size(entry: os.DirEntry[str]) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -236,12 +235,8 @@ def _speed(context: RunContext, pairs: Pairs, margin: float) -> tuple[Difference
     """Make pairs until the interval decides, or the looks or the budget's minutes are used up."""
     context.progress.stage("confirm", "fresh processes, A and B in turn")
     minutes = context.spec.budget.minutes
-    began = time.monotonic()
     for look, count in enumerate(LOOKS):
-        have = len(pairs.reference)
         pairs.ensure(count)
-        made = max(count - have, 1)
-        pair_s = (time.monotonic() - began) / made
         found = difference(
             pairs.figures.log_speedups(),
             look=look,
@@ -250,8 +245,7 @@ def _speed(context: RunContext, pairs: Pairs, margin: float) -> tuple[Difference
         )
         if found.state != "open" or look + 1 == len(LOOKS):
             break
-        began = time.monotonic()
-        ahead_s = (LOOKS[look + 1] - count) * pair_s + LOSS_SHARE * minutes * 60
+        ahead_s = (LOOKS[look + 1] - count) * pairs.pair_s() + LOSS_SHARE * minutes * 60
         if context.out_of_time_at(f"judge|{count}|{minutes:g}", ahead_s):
             break
     return found, _reason(found, margin)

@@ -93,7 +93,8 @@ def search_ends_s(
     """
     budget_s = context.spec.budget.minutes * 60
     space = context.spec.search_space
-    end_s = proof_begins_s(context, observation, gain)
+    # as long as nothing is found, only the proof that is always made has to fit
+    end_s = proof_begins_s(context, observation, gain, None if gain else FEWEST_PAIRS)
     if any(values_for_fresh_runs(space, name, observation) for name in observation.domains):
         # one spare pair: a series may end late
         end_s -= rounds(context, PROCESS_PAIRS + 1) * pair_s(context, observation, gain)

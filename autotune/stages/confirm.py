@@ -10,7 +10,6 @@ figures are reported.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -21,7 +20,7 @@ from autotune.objectives import BETTER
 from autotune.results import Confirmation, Interval, Observation
 from autotune.stages.budget import explain_s
 from autotune.stages.context import KILLS, OVER, RunContext
-from autotune.stages.measuring.fresh import pair_s, rounds
+from autotune.stages.measuring.fresh import rounds
 from autotune.stages.measuring.interleaving import may_interleave
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.searching.proposals import no_effect_words
@@ -32,6 +31,7 @@ from autotune.verdict.speedup import (
     MINIMUM_GAIN,
     SHARP,
     adopted_text,
+    around,
     decide,
     half_width,
     planned,
@@ -123,10 +123,10 @@ def _room(context: RunContext, observation: Observation, config: Config, pairs: 
     place = f"{pairs.label}|{key_of(config)}"
     room: int | None = context.journal.find("room", place)
     if room is None:
-        each_s, after_s = _pair_s(context, observation, pairs), explain_s(context, observation)
+        after_s = explain_s(context, observation)
 
         def fits(count: int) -> bool:
-            ahead_s = _ahead_s(context, planned(count), each_s) + after_s
+            ahead_s = _ahead_s(context, planned(count), pairs.pair_s()) + after_s
             return not context.out_of_time(ahead_s, context.announced_s)
 
         room = next(filter(fits, reversed(LOOKS)), LOOKS[0])
@@ -137,11 +137,6 @@ def _room(context: RunContext, observation: Observation, config: Config, pairs: 
 def _ahead_s(context: RunContext, looks: Sequence[int], each_s: float) -> float:
     """Seconds for the pairs after the first of ``looks``; pairs of one look are made together."""
     return each_s * sum(rounds(context, b - a) for a, b in pairwise(looks))
-
-
-def _pair_s(context: RunContext, observation: Observation, pairs: Pairs) -> float:
-    """Seconds that one more pair takes: as long as those made so far, or else an estimate."""
-    return pairs.pair_s() or pair_s(context, observation)
 
 
 def sharpen(
@@ -168,8 +163,7 @@ def sharpen(
             if half_width(confirmation.speedup) <= SHARP:
                 break
             # the loss check has made some of them already
-            each_s = _pair_s(context, observation, pairs)
-            ahead_s = rounds(context, pairs.missing(count)) * each_s
+            ahead_s = rounds(context, pairs.missing(count)) * pairs.pair_s()
             in_time_s = ahead_s + explain_s(context, observation)
             in_time_s += (OVER - 1) * context.spec.budget.minutes * 60
             if ahead_s and context.out_of_time_at(f"sharpen|{key_of(config)}|{count}", in_time_s):
@@ -218,7 +212,7 @@ def _second(pairs: Pairs) -> Interval | None:
     gain = pairs.figures.second_gain()
     if gain is None:
         return None
-    return Interval(*(math.exp(gain.estimate + k * gain.sigma) for k in (0, -2, 2)))
+    return around(gain.estimate, gain.standard_error)
 
 
 def _diverged(pairs: Pairs) -> int | None:

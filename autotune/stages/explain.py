@@ -33,6 +33,7 @@ from autotune.stages.context import RunContext
 from autotune.stages.nsight import captured
 from autotune.tracking.records import record_trace
 from autotune.verdict.timing import anatomy, drop_start, warm_up_end
+from autotune.words import plural
 from autotune_spaces.base import Config
 from autotune_trials.measure.peaks import best_of
 from autotune_trials.paths import publish, publish_copy
@@ -285,14 +286,19 @@ def measured_peaks(
     return beside_vendor(measured, _device_name(observation))
 
 
-def trace_trials(context: RunContext, trials: Sequence[Trial]) -> None:
-    """With ``traces: all``: record a trace of every completed trial."""
+def trace_trials(context: RunContext, observation: Observation, trials: Sequence[Trial]) -> None:
+    """With ``traces: all``: record a trace of every completed trial, fastest first, while there is
+    time.
+    """
     if context.spec.traces != "all":
         return
-    for trial in trials:
-        if trial.state != "complete":
-            continue
+    complete = [t for t in trials if t.state == "complete"]
+    for place, trial in enumerate(sorted(complete, key=lambda t: t.log_ratio or 0.0)):
         name = f"trial-{trial.number:03d}"
+        if context.out_of_time_at(name, observation.startup_s):
+            left = plural(len(complete) - place, "trial")
+            context.progress.note(f"no trace of {left}: {context.out_of_time_words()}")
+            break
         record = profile(context, name, trial.config)
         if record is not None:
             record_trace(

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalise, without
 from autotune.results import KnobGain, Observation, Trial
 from autotune.search.proposer import Proposer
 from autotune.search.stopping import best_of
+from autotune.stages.budget import explain_s
 from autotune.stages.context import RunContext
+from autotune.stages.measuring.fresh import first_look_s
 from autotune.stages.searching.fresh_search import search_fresh
 from autotune.stages.searching.model_search import Found, search_live
 from autotune.stages.searching.sampler_search import search_with_sampler
@@ -117,9 +119,33 @@ def _with_model(
     known_of |= {g.knob: g for g in fresh if g.kept == (g.knob in config)}
     gains = tuple(known_of.values())
     if log_gain <= math.log1p(MINIMUM_GAIN):
-        return (), gains
+        tried = {g.knob for g in fresh}
+        return _in_doubt(context, observation, [g for g in gains if g.knob not in tried]), gains
     first = Finalist(config, tuple(g for g in gains if g.kept == (g.knob in config)))
     return (first, *_runner_up(context.spec.search_space, observation, first, log_gain)), gains
+
+
+def _in_doubt(
+    context: RunContext, observation: Observation, gains: Sequence[KnobGain]
+) -> tuple[Finalist, ...]:
+    """What the running job left in doubt, for want of an answer: it is proven as it is, since the
+    time kept for a proof would be left unused. There was none for it in fresh processes before.
+
+    ``gains``: in the running job alone.
+    """
+    doubted = {
+        g.knob: replace(g, kept=True, reason="")
+        for g in gains
+        if g.speedup is not None
+        and g.speedup.estimate > 1 + MINIMUM_GAIN
+        and (g.break_even_steps or 0) <= context.spec.planned_steps
+    }
+    values = {name: g.value for name, g in doubted.items()}
+    config = normalise(values, observation.defaults, context.spec.search_space)
+    ahead_s = first_look_s(context, observation) + explain_s(context, observation)
+    if not config or context.out_of_time(ahead_s, context.announced_s):
+        return ()
+    return (Finalist(config, tuple(g for name, g in doubted.items() if name in config)),)
 
 
 def _runner_up(
@@ -148,9 +174,14 @@ def _runner_up(
 def _with_sampler(
     context: RunContext, observation: Observation, trials: list[Trial]
 ) -> tuple[tuple[Finalist, ...], tuple[KnobGain, ...]]:
-    search_with_sampler(context, observation, trials)
-    best = best_of(trials)
-    found = Found(dict(best.config) if best else {}, -(best.log_ratio or 0.0) if best else 0.0)
+    stored = context.journal.find("found")
+    if stored is None:
+        search_with_sampler(context, observation, trials)
+        best = best_of(trials)
+        found = Found(dict(best.config) if best else {}, -(best.log_ratio or 0.0) if best else 0.0)
+        context.journal.append("found", "", encode(found))
+    else:  # `trials` may contain some of fresh runs already
+        found = decode(Found, stored)
     with_process, _, fresh = search_fresh(context, observation, trials, found)
     candidates = [t for t in trials if t.origin != "process" or dict(t.config) == with_process]
     chosen = (

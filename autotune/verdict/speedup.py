@@ -53,11 +53,6 @@ class LogRatio:
     standard_error: float  # infinite: a single pair and unknown noise
     pairs: int
 
-    @property
-    def sigma(self) -> float:
-        """The standard error; infinite if unknown, so that nothing is concluded from it."""
-        return math.inf if self.standard_error is None else self.standard_error
-
 
 @dataclass(frozen=True)
 class SpeedDecision:
@@ -129,7 +124,12 @@ def pooled(ratios: Sequence[LogRatio]) -> LogRatio:
     """
     if not ratios:
         raise ValueError("nothing to pool")
-    weights = [0.0 if math.isinf(r.sigma) else 1.0 / max(r.sigma, 1e-9) ** 2 for r in ratios]
+    if len(ratios) == 1:
+        return ratios[0]
+    weights = [
+        0.0 if math.isinf(r.standard_error) else 1.0 / max(r.standard_error, 1e-9) ** 2
+        for r in ratios
+    ]
     if not any(weights):
         weights = [1.0] * len(ratios)
     total = sum(weights)
@@ -137,10 +137,10 @@ def pooled(ratios: Sequence[LogRatio]) -> LogRatio:
     disagreement = (
         sum(w * (r.estimate - estimate) ** 2 for w, r in zip(weights, ratios, strict=True)) / total
     )
-    if len(ratios) == 1:
-        return ratios[0]
     spread = math.sqrt(disagreement / (len(ratios) - 1))
-    within = math.inf if all(math.isinf(r.sigma) for r in ratios) else math.sqrt(1.0 / total)
+    within = (
+        math.inf if all(math.isinf(r.standard_error) for r in ratios) else math.sqrt(1.0 / total)
+    )
     return LogRatio(
         estimate,
         max(within, spread) if math.isfinite(within) else spread,
@@ -298,6 +298,11 @@ def _figures(interval: Interval, pairs: int) -> str:
         f"{_times(interval.estimate)} ({_times(interval.low)} to {_times(interval.high)}, {pairs}"
         " pairs)"
     )
+
+
+def around(log_gain: float, error: float) -> Interval:
+    """exp(``log_gain``), two standard errors to each side: for orientation, it decides nothing."""
+    return Interval(*(_exp(log_gain + step) for step in (0.0, -2 * error, 2 * error)))
 
 
 def half_width(interval: Interval) -> float:

@@ -189,14 +189,21 @@ def test_directories_are_called_as_they_are_here() -> None:
 
 def test_what_autotune_submit_would_send_is_shipped_without_our_own_output(tmp_path: Path) -> None:
     job = tmp_path / "job"
-    for name in ("train.py", "out/run/journal.jsonl", "out/kept.txt", ".venv/x", ".env", "id_rsa"):
+    for name in (
+        "train.py",
+        "out/run[1]/journal.jsonl",
+        "out/kept.txt",
+        ".venv/x",
+        ".env",
+        "id_rsa",
+    ):
         (job / name).parent.mkdir(parents=True, exist_ok=True)
         (job / name).write_text("")
     (job / "data").symlink_to(tmp_path)
     (job / "checkpoints").mkdir()
     warnings: list[str] = []
     environment = workdir.runtime_environment(
-        job, job / "out" / "run", tmp_path / "job.zip", warnings.append
+        job, job / "out" / "run[1]", tmp_path / "job.zip", warnings.append
     )
     assert environment == {"working_dir": str(tmp_path / "job.zip")}
     with zipfile.ZipFile(tmp_path / "job.zip") as archive:

@@ -211,7 +211,7 @@ def test_the_error_of_few_pairs_is_theirs_and_the_blocks(
     figures = PairFigures(SimpleNamespace(), {}, {})  # type: ignore[arg-type]
     figures.log_speedups = lambda: ratios  # type: ignore[method-assign]
     gain = figures.gain(noise)
-    assert low < gain.sigma < high and gain.pairs == 3
+    assert low < gain.standard_error < high and gain.pairs == 3
 
 
 def of_records(objective: str = "throughput", **runs: Record) -> tuple[Pairs, dict[str, float]]:

@@ -33,11 +33,14 @@ def runtime_environment(
     Raises:
         InputError: it cannot be shipped.
     """
+    from pathspec.patterns.gitwildmatch import GitWildMatchPattern
+
     if shipped_with_job():
         return {}
     own = run_dir.is_relative_to(workdir) and run_dir != workdir
+    name = GitWildMatchPattern.escape(str(run_dir.relative_to(workdir))) if own else ""
     try:
-        package = survey(workdir, [f"/{run_dir.relative_to(workdir)}/"] if own else [])
+        package = survey(workdir, [f"/{name}/"] if own else [])
         package.write(archive)
     except InputError as error:
         if error.remedy:  # names options that only `autotune submit` has

@@ -27,7 +27,7 @@ from autotune.results import Confirmation, Interval, KnobGain, Observation, Tria
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.live_comparison import LiveComparison
-from autotune.verdict.speedup import LogRatio
+from autotune.verdict.speedup import LogRatio, around
 from autotune_spaces.base import Config, Scope, SearchSpace, Value
 from autotune_spaces.codec import decode, encode
 
@@ -109,15 +109,16 @@ def build_up(
             None,
         )
         if key in measured:
-            found.append((step, _interval(measured[key]), "live"))
+            ratio = measured[key]
+            found.append((step, around(-ratio.estimate, ratio.standard_error), "live"))
         elif (
             step not in live
             and (rest := without_later(confirmation.speedup, later, gains)) is not None
         ):
             found.append((step, rest, "fresh"))
         elif trial is not None and per_iteration:
-            ratio = LogRatio(trial.log_ratio or 0.0, trial.standard_error or math.nan, trial.pairs)
-            found.append((step, _interval(ratio), "search"))
+            error = math.inf if trial.standard_error is None else trial.standard_error
+            found.append((step, around(-(trial.log_ratio or 0.0), error), "search"))
         else:
             found.append((step, None, ""))
     found.append((steps[-1], confirmation.speedup, "confirmed"))
@@ -253,8 +254,3 @@ def _expected_s(config: Config, trials: Sequence[Trial]) -> float:
         if len(t.config) == 1 and all(config.get(k) == v for k, v in t.config.items())
     ]
     return max(alone, default=median([t.wall_s for t in live] or [0.0]))
-
-
-def _interval(ratio: LogRatio) -> Interval:
-    """Two standard errors to each side: a live figure, for orientation."""
-    return Interval(*(math.exp(-ratio.estimate + k * ratio.sigma) for k in (0, -2, 2)))

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, normalise, process_part, without
-from autotune.results import Interval, KnobGain, Observation, Trial
+from autotune.results import KnobGain, Observation, Trial
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import break_even_steps, paid_back_words
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.live_comparison import LiveComparison
-from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio
+from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio, around
 from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import decode, encode
 
@@ -57,7 +57,11 @@ def simplify(
                 context, gain, start_up_s, without_s, last=len(kept) == 1
             )
             # beside the confirmed figure of the same knob, a live one would only confuse
-            shown = _interval(gain) if gain is not None and tried is None else None
+            shown = (
+                around(gain.estimate, gain.standard_error)
+                if gain is not None and tried is None
+                else None
+            )
             gains.append(KnobGain(name, kept[name], shown, keep, reason, start_up_s, steps))
             if not keep:
                 log_ratio += slowdown
@@ -84,17 +88,11 @@ def _without(
 
 
 def _trial_gain(config: Config, trials: Sequence[Trial]) -> LogRatio | None:
-    """What the search measured for a configuration of one knob; None for larger ones."""
-    measured = (
-        [t for t in trials if dict(t.config) == dict(config) and t.log_ratio is not None]
-        if len(config) == 1
-        else []
-    )
-    if not measured:
-        return None
-    return LogRatio(
-        -(measured[-1].log_ratio or 0.0), measured[-1].standard_error or 0.0, measured[-1].pairs
-    )
+    """What the search measured last for a configuration of one knob; None for larger ones."""
+    for t in reversed(trials):
+        if len(config) == 1 and dict(t.config) == dict(config) and t.log_ratio is not None:
+            return LogRatio(-t.log_ratio, t.standard_error or 0.0, t.pairs)
+    return None
 
 
 def _gain(live: LiveComparison, config: Config, name: str) -> LogRatio | None:
@@ -110,12 +108,7 @@ def _gain(live: LiveComparison, config: Config, name: str) -> LogRatio | None:
 
 def _settled(gain: LogRatio) -> bool:
     """Whether the gain is two standard errors from the minimum: more pairs would change nothing."""
-    return abs(gain.estimate - math.log1p(MINIMUM_GAIN)) > 2 * gain.sigma
-
-
-def _interval(gain: LogRatio) -> Interval:
-    """Two standard errors to each side: a live figure, for orientation."""
-    return Interval(*(math.exp(gain.estimate + k * gain.sigma) for k in (0, -2, 2)))
+    return abs(gain.estimate - math.log1p(MINIMUM_GAIN)) > 2 * gain.standard_error
 
 
 def _start_up_s(context: RunContext, name: str, config: Config, trials: Sequence[Trial]) -> float:
@@ -139,7 +132,9 @@ def _worth_it(
     if gain is None:
         return True, "the job could not be measured without it", None
     factor = math.exp(gain.estimate)
-    if not last and (gain.estimate < math.log1p(MINIMUM_GAIN) or gain.estimate < 2 * gain.sigma):
+    if not last and (
+        gain.estimate < math.log1p(MINIMUM_GAIN) or gain.estimate < 2 * gain.standard_error
+    ):
         return (
             False,
             f"{factor:.2f}× on its own, within the noise or below {MINIMUM_GAIN:.0%}",

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 
 from autotune.job.spec import JobSpec
-from autotune.results import Interval, KnobGain
+from autotune.results import KnobGain
 from autotune.search.model.judgement import worth
-from autotune.verdict.speedup import LogRatio
+from autotune.verdict.speedup import LogRatio, around
 from autotune_spaces.base import Numerics, Value
 
 # minimum log gain
@@ -41,8 +41,8 @@ def judged(
         doubted: the running job showed little gain; fresh runs then have to be sure.
     """
     knob = spec.search_space[name]
-    it = worth(gain.estimate, gain.sigma, FLAT, live_error=0.0)
-    shown = Interval(*(math.exp(it.mean + k * it.sd) for k in (0, -2, 2)))
+    it = worth(gain.estimate, gain.standard_error, FLAT, live_error=0.0)
+    shown = around(it.mean, it.sd)
     once_s = start_up_s if knob.start_up_cost else 0.0
     steps = break_even_steps(once_s, it.mean, iteration_s)
     price, reason = PRICES[knob.numerics], ""

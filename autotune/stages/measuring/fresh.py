@@ -415,6 +415,8 @@ def pair_s(context: RunContext, observation: Observation, gain: float = 0.0) -> 
     They take as long as two runs of the bare job, less what the candidate saves; the largest batch
     size that is searched may need more samples to be timed. ``gain``: its log speed-up.
     """
+    if context.spec.objective == "energy":
+        gain = 0.0  # of joules
     steps, iteration_s = context.spec.convergence.steps, observation.anatomy.iteration_s
     sizes, own = observation.domains.get("batch_size", ()), observation.defaults.get("batch_size")
     grown = max((n / own for n in sizes if isinstance(n, int) and isinstance(own, int)), default=1)

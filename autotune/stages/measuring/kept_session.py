@@ -243,8 +243,8 @@ class KeptSession:
                 f"{failure.detail}; repeating the measurement that was running there"
             )
             return block
-        # nothing was asked of the job that it does not do by itself
-        own = _is_own(config, block)
+        # nothing was asked of the job that it does not do by itself, as when it could not start
+        own = self._session is None or _is_own(config, block)
         # it raised before it finished one iteration with these settings
         at_once = failure.kind == "crash" and failure.in_block == 0 and not own
         if not at_once and self.room.may_have_ended(failure.kind, block):

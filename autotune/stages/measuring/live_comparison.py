@@ -218,7 +218,7 @@ class LiveComparison(KeptSession):
             rounds = [self._round(candidate, reference, prune)]
             while not rounds[-1].pruned and len(rounds) < ROUNDS:
                 ratio = pooled([r.ratio for r in rounds])
-                if ratio.sigma <= max(SPOILED, 3 * self.noise) and (
+                if ratio.standard_error <= max(SPOILED, 3 * self.noise) and (
                     enough is None or enough(ratio)
                 ):
                     break

@@ -12,6 +12,8 @@ from autotune.stages.searching.block_record import BlockRecord
 from autotune.stages.searching.proposals import no_effect_words
 from autotune_spaces.base import Config
 
+NOT_MEASURED = "not measured: a part of it failed, or other load disturbed it"
+
 
 class Figure(NamedTuple):
     """What the models say of a configuration, over the unchanged job."""
@@ -27,11 +29,11 @@ class Configuration:
 
     number: int
     first: BlockRecord
-    blocks: int = 0
+    blocks: int = 0  # with a cost
     failures: int = 0
     wall_s: float = 0.0
-    state: TrialState = TrialState.COMPLETE
-    reason: str = ""
+    state: TrialState = TrialState.PRUNED
+    reason: str = NOT_MEASURED
     no_effect: dict[str, str] = field(default_factory=dict)
     figure: Figure | None = None  # once the blocks that say so are forgotten
 
@@ -42,6 +44,11 @@ class Configuration:
     @property
     def complete(self) -> bool:
         return self.state is TrialState.COMPLETE
+
+    @property
+    def works(self) -> bool:
+        """Whether nothing speaks against it."""
+        return self.complete or self.reason == NOT_MEASURED
 
     def trial(self, figure: Figure | None) -> Trial:
         """``figure``: None if it is not known."""
@@ -97,8 +104,12 @@ class Configurations:
         it = self._all.get(key_of(block.config))
         if it is None:
             return
-        it.blocks, it.wall_s = it.blocks + 1, it.wall_s + block.wall_s
-        if no_effect and it.complete:
+        it.wall_s += block.wall_s
+        if block.log_cost is not None:
+            it.blocks += 1
+            if it.works:
+                it.state, it.reason = TrialState.COMPLETE, ""
+        if no_effect and it.works:
             it.state, it.no_effect = TrialState.FAILED, dict(no_effect)
             it.reason = no_effect_words(no_effect)
 
@@ -109,6 +120,6 @@ class Configurations:
         it.failures += 1
         if kind == "failed" and it.blocks and it.failures == 1:
             return False
-        if it.complete:
+        if it.works:
             it.state, it.reason = TrialState(kind), reason
         return True

@@ -11,7 +11,7 @@ from statistics import fmean, median
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, normalise
-from autotune.results import Interval, KnobGain, Observation, Trial, TrialState
+from autotune.results import KnobGain, Observation, Trial, TrialState
 from autotune.stages.budget import NO_TIME, NO_TRIALS, proof_begins_s
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import judged
@@ -26,7 +26,7 @@ from autotune.stages.measuring.live_comparison import CLEAR_LOSS
 from autotune.stages.measuring.pairs import PROCESS_PAIRS, Pairs
 from autotune.stages.searching.model_search import Found
 from autotune.stages.searching.proposals import no_effect_words, store
-from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio
+from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio, around
 from autotune.verdict.timing import start_up_excess, warm_up_end
 from autotune.words import factor_words
 from autotune_spaces.base import Config, Value
@@ -140,8 +140,8 @@ def _beyond(first: KnobGain, second: KnobGain) -> KnobGain:
         return second
     a, b = first.speedup, second.speedup
     gain = math.log(a.estimate * b.estimate)
-    half = math.hypot(math.log(a.high / a.estimate), math.log(b.high / b.estimate))
-    return replace(second, speedup=Interval(*(math.exp(gain + k * half) for k in (0, -1, 1))))
+    error = math.hypot(math.log(a.high / a.estimate), math.log(b.high / b.estimate)) / 2
+    return replace(second, speedup=around(gain, error))
 
 
 def _no_room(

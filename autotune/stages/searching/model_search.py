@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from autotune.executors.base import SessionFailed
 from autotune.history.use import Expected
 from autotune.job.configs import live_domains
-from autotune.results import Interval, KnobGain, Observation, Trial
+from autotune.results import KnobGain, Observation, Trial
 from autotune.search.focus import LOADER_KINDS, knobs_that_matter
 from autotune.search.model import KnobVerdict, Series
 from autotune.stages.context import RunContext
@@ -28,6 +28,7 @@ from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.series import LiveSeries
 from autotune.stages.observe import explain_failure
 from autotune.stages.searching.model_study import MOSTLY, ModelStudy
+from autotune.verdict.speedup import around
 from autotune_spaces.base import Value
 
 
@@ -108,14 +109,13 @@ def waiting_share(observation: Observation) -> float:
 
 def _gain(verdict: KnobVerdict, answer_gain: float, study: ModelStudy) -> KnobGain:
     """``answer_gain``: log gain of the whole answer, with the knob if that is kept."""
-    interval = Interval(*(math.exp(verdict.gain + k * verdict.sd) for k in (0, -2, 2)))
     start_up_s = study.start_up_s(verdict.name, verdict.value)
     others = answer_gain - verdict.gain * verdict.kept
     without_s = study.observation.anatomy.iteration_s * math.exp(-others)
     return KnobGain(
         verdict.name,
         verdict.value,
-        interval,
+        around(verdict.gain, verdict.sd),
         verdict.kept,
         verdict.reason,
         start_up_s,

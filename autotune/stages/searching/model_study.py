@@ -280,7 +280,7 @@ class ModelStudy:
         """Forget what was measured with fewer workers if a series for it has shown more to be
         faster.
         """
-        compared = self._workers.learn(records, self._configurations)
+        compared = self._workers.learn(records, self._configurations, self.model.noise)
         if compared is None:
             return
         fewer, more = compared

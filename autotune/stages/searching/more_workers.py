@@ -10,6 +10,7 @@ are forgotten. What was looked at is looked at again once the model has become f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 
@@ -22,7 +23,8 @@ from autotune_spaces.base import Config, Value
 
 MORE_WORKERS = "more workers"  # purpose of such a series
 WAITING = 0.1  # share of its time that a configuration waits for batches, at least
-FASTER = 0.05  # log gain of more workers above which those with fewer are forgotten
+# log gain of more workers above which those with fewer are forgotten; and in standard errors
+FASTER, FASTER_ERRORS = 0.05, 2.0
 TUNED = 0.1  # faster by this share, without its waiting, the model has its numbers looked at again
 BLOCKS = 3  # of each of the two
 
@@ -61,9 +63,12 @@ class NumbersOfWorkers:
         return series
 
     def learn(
-        self, records: Sequence[BlockRecord], configurations: Iterable[Configuration]
+        self, records: Sequence[BlockRecord], configurations: Iterable[Configuration], noise: float
     ) -> tuple[int, int] | None:
-        """(fewer, more) if ``records`` are a comparison by which more workers are faster."""
+        """(fewer, more) if ``records`` are a comparison by which more workers are faster.
+
+        ``noise``: standard deviation of a block's log cost.
+        """
         if not records or records[0].purpose != MORE_WORKERS:
             return None
         first, last = records[0].config, records[-1].config
@@ -78,7 +83,7 @@ class NumbersOfWorkers:
         if not (before and after) and more not in self._disturbed:
             self._disturbed.add(more)  # nothing was compared: once more
             del self._looked[more]
-        return (self.of(first), more) if is_faster(before, after) else None
+        return (self.of(first), more) if is_faster(before, after, noise) else None
 
 
 def next_look(
@@ -122,9 +127,12 @@ def model_s(parts: Anatomy) -> float:
     return max(1 - parts.reader_ratio, 0.01) / parts.samples_per_s
 
 
-def is_faster(before: Sequence[float], after: Sequence[float]) -> bool:
+def is_faster(before: Sequence[float], after: Sequence[float], noise: float) -> bool:
     """Whether more workers are, by the log costs of both halves of the series."""
-    return bool(before and after) and fmean(before) - fmean(after) > FASTER
+    if not (before and after):
+        return False
+    error = noise * math.sqrt(1 / len(before) + 1 / len(after))
+    return fmean(before) - fmean(after) > max(FASTER, FASTER_ERRORS * error)
 
 
 def _workers_of(config: Config, own: Value) -> int:

@@ -127,4 +127,4 @@ def _enough(ratio: LogRatio, best: Trial | None) -> bool:
     """
     if ratio.pairs > 2 or ratio.estimate > -PROMISING:
         return True
-    return best is not None and ratio.estimate > (best.log_ratio or 0.0) + ratio.sigma
+    return best is not None and ratio.estimate > (best.log_ratio or 0.0) + ratio.standard_error

@@ -51,7 +51,7 @@ def tune(
 
     spec = _spec(job)
     if minutes is not None:
-        spec = replace(spec, budget=replace(spec.budget, minutes=minutes))
+        spec = replace(spec, budget=replace(spec.budget, minutes=_checked(minutes)))
     place = _directory(run_dir, spec.name)
     return tune_job(
         spec,
@@ -93,6 +93,8 @@ def judge(
     from autotune.judging.run import judge_job
     from autotune.judging.sides import common, load_side
 
+    if minutes is not None:
+        minutes = _checked(minutes)
     sides = common(load_side("A", Path(a)), load_side("B", Path(b)), minutes)
     place = _directory(run_dir, f"{sides[0].spec.name}-judge")
     return judge_job(sides, place, margin=margin, loss=loss, fresh=fresh, progress_kind="silent")
@@ -151,6 +153,19 @@ def _spec(job: JobSpec | Path | str) -> JobSpec:
     from autotune.job.load import load_job
 
     return load_job(job) if isinstance(job, (str, Path)) else job
+
+
+def _checked(minutes: float) -> float:
+    from autotune.errors import InputError
+    from autotune.job.spec import MOST_MINUTES
+
+    if not 0 < minutes <= MOST_MINUTES:
+        raise InputError(
+            f"minutes is {minutes:g}",
+            where="minutes",
+            expected=f"more than 0, at most {MOST_MINUTES:,} (a week)",
+        )
+    return minutes
 
 
 def _directory(given: Path | str | None, name: str) -> Path:

@@ -78,7 +78,7 @@ def _text(summary: dict[str, Any]) -> str:
             f"{summary['name']}: {shlex.join(summary['command'])}",
             f"  in {summary['workdir']}",
             f"  objective {objective}, budget {budget['minutes']:g} minutes{trials}",
-            f"  loss compared over {loss['steps']} steps, tolerance {loss['tolerance']:.2%}",
+            f"  loss compared over {loss['steps']} steps, tolerance {100 * loss['tolerance']:g}%",
             f"  a run writes to {summary['run_dir']}",
             "",
             (

@@ -115,11 +115,13 @@ def submit(
 
 
 def _said(submission: Submission, cluster: Cluster) -> str:
+    from autotune.words import plural
+
     package = submission.package
     sent = (
         "nothing sent, the cluster reads it in place"
         if package is None
-        else f"{sum(not f.endswith('/') for f in package.files)} files,"
+        else f"{plural(sum(not f.endswith('/') for f in package.files), 'file')},"
         f" {package.size_mib:.1f} MiB sent"
     )
     return (

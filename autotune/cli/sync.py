@@ -31,13 +31,14 @@ def sync(
     """
     from autotune.run_directory import JOURNAL, find_directory
     from autotune.tracking.sync import sync as send
+    from autotune.words import plural
 
     report = send(find_directory(run, JOURNAL) or run, uri, experiment)
     for path in report.missing:
         typer.echo(f"left out: {path} no longer exists", err=True)
     if report.sent:
         typer.echo(
-            f"{report.sent} events sent to {report.store.shown}, experiment {report.experiment};"
+            f"{plural(report.sent, 'event')} sent to {report.store.shown}, experiment {report.experiment};"
             " the record there is complete"
         )
     else:

@@ -148,6 +148,10 @@ def head(tuned: TunedConfig, what: str) -> list[str]:
             f" {p.machine.get('torch_version', '?')}"
         )
     )
+    elsewhere = {n: v for n, v in (p.environment or {}).items() if n not in tuned.env}
+    if elsewhere:
+        set_there = " ".join(f"{n}={shlex.quote(v)}" for n, v in elsewhere.items())
+        lines += comment(one_line(f"tuned in a shell with {set_there}: set the same here"))
     if p.footprint.nodes > 1:
         lines += comment(f"tuned as one job across {p.footprint.nodes} nodes: start it on as many")
     return lines

@@ -24,7 +24,7 @@ from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from autotune.job.mistakes import listing, nearest
-from autotune.job.spec import EXECUTORS
+from autotune.job.spec import EXECUTORS, MOST_MINUTES
 from autotune.objectives import MOST, OBJECTIVES, WHOLE_TRAINING, Objective
 from autotune.secrets import mask_url
 
@@ -309,7 +309,7 @@ class Budget(_Model):
     minutes: float = Field(
         20.0,
         gt=0,
-        le=10_080,
+        le=MOST_MINUTES,
         description=(
             "Wall time of the run, in minutes; it may take a tenth longer. A first proof (five"
             " pairs, their loss check, profiles) is always finished; a run that will need more time"

@@ -38,6 +38,9 @@ class Convergence:
     metrics: Mapping[str, Metric] = field(default_factory=dict)
 
 
+MOST_MINUTES = 10_080
+
+
 @dataclass(frozen=True)
 class Budget:
     minutes: float = 20.0

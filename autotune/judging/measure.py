@@ -344,7 +344,7 @@ def _explained(
 
 
 def _placed(finding: Finding, side: Side) -> Finding:
-    """Make places relative to the side's repository or working directory."""
+    """Make places relative to the side's :attr:`~Side.root`."""
 
     def within(place: Place) -> Place:
         path = Path(place.file)

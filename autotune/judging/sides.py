@@ -48,8 +48,10 @@ class Side:
 
     @property
     def root(self) -> Path:
-        """The directory that paths of its source are shown relative to."""
-        return self.worktree or self.spec.workdir
+        """The directory that paths of its source are shown relative to: its repository, if any."""
+        from autotune.report.sarif import top_of
+
+        return self.worktree or top_of(self.spec.workdir)
 
     @property
     def is_tuned(self) -> bool:

@@ -24,14 +24,13 @@ def sarif(findings: Sequence[Finding], version: str, workdir: Path | None = None
     placed = [f for f in findings if f.place is not None and not f.cured]
     rules = {f.rule: {"id": f.rule, "shortDescription": {"text": f.title}} for f in placed}
     driver = {"name": "autotune", "version": version, "rules": list(rules.values())}
-    run = {"tool": {"driver": driver}, "results": [_result(f, _top(workdir)) for f in placed]}
+    top = top_of(workdir) if workdir is not None else None
+    run = {"tool": {"driver": driver}, "results": [_result(f, top) for f in placed]}
     return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _top(workdir: Path | None) -> Path | None:
+def top_of(workdir: Path) -> Path:
     """The top of the git repository of ``workdir``; itself if it is in none."""
-    if workdir is None:
-        return None
     return next((p for p in (workdir, *workdir.parents) if os.path.exists(p / ".git")), workdir)
 
 

@@ -250,9 +250,10 @@ def decide(
             "reject", interval, f"{better}, but by less than {minimum_gain:.0%}: {figures}"
         )
     if estimate < wanted:
-        return SpeedDecision(
-            "reject", interval, f"no gain of {minimum_gain:.0%} or more is shown: {figures}"
-        )
+        wide = (high - low) / 2 > SHARP
+        what = f"a gain of {minimum_gain:.0%} or more"
+        said = f"too noisy to tell whether there is {what}" if wide else f"no {what[2:]} is shown"
+        return SpeedDecision("reject", interval, f"{said}: {figures}", wide)
     needed = _needed(log_ratios, levels, estimate, lower)
     return SpeedDecision("reject", interval, too_noisy_text(interval, pairs, needed), True, needed)
 

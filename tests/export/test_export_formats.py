@@ -4,6 +4,7 @@ get their flags.
 
 import json
 import os
+import re
 import shlex
 import stat
 import subprocess
@@ -406,6 +407,31 @@ def test_accelerate_leaves_the_job_its_threads(
         FORMATS["accelerate"].write(tuned(folder, **{"knobs": {}, "provenance": known, **more}))
     )
     assert [word for word in words if "threads" in word] == given
+
+
+@pytest.mark.parametrize(
+    ("command", "env", "given"),
+    [
+        (("accelerate", "launch", "t.py"), {}, ["8"]),
+        (("accelerate", "launch", "t.py"), {"OMP_NUM_THREADS": "3"}, ["3"]),
+        (("python", "t.py"), {}, []),
+    ],
+)
+def test_torchrun_gives_the_threads_that_accelerate_gave(
+    folder: Path, command: tuple[str, ...], env: dict[str, str], given: list[str]
+) -> None:
+    known = Provenance(footprint=Footprint(threads=8))
+    config = tuned(folder, knobs={}, command=command, env=env, provenance=known)
+    script = FORMATS["torchrun"].write(config)
+    assert re.findall(r"export OMP_NUM_THREADS=(\d)", script) == given
+
+
+def test_scripts_name_the_variables_of_the_shell_it_was_tuned_in(folder: Path) -> None:
+    known = Provenance(environment={"OMP_NUM_THREADS": "4", "NCCL_DEBUG": "INFO"})
+    config = tuned(folder, knobs={}, env={"NCCL_DEBUG": "WARN"}, provenance=known)
+    for form in ("shell", "sbatch", "k8s", "torchrun"):
+        text = FORMATS[form].write(config)
+        assert "# tuned in a shell with OMP_NUM_THREADS=4: set the same here\n" in text
 
 
 def test_torchrun_runs(folder: Path, tmp_path: Path) -> None:

@@ -128,6 +128,23 @@ REGIONS = [
         loss.backward()
         """,
     ),
+    (
+        """
+        with ctx:
+            logits, loss = model(x, y)
+            loss /= 4
+        x, y = get_batch("train")
+        scaler.scale(loss).backward()
+        """,
+        """
+        with torch.autocast(device_type="cpu", dtype=torch.bfloat16):
+            with ctx:
+                logits, loss = model(x, y)
+                loss /= 4
+        x, y = get_batch("train")
+        scaler.scale(loss).backward()
+        """,
+    ),
     # lines broken inside brackets or by a backslash, and multi-line strings, keep their text
     (
         """

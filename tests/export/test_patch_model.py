@@ -209,6 +209,20 @@ def test_torch_by_another_name_and_by_none(tmp_path: Path) -> None:
     assert after.startswith("from nets import Net\nimport torch\nmodel = Net()\nmodel.to(")
 
 
+def test_torch_is_imported_before_the_line_that_needs_it(tmp_path: Path) -> None:
+    """A notebook's cells import as they go."""
+    text = (
+        "from torch import nn\nmodel = nn.Linear(4, 1)\nimport time\nloss = model(x)\n"
+        "loss.backward()\n"
+    )
+    calls = training(text, "model(x)", "loss.backward()", images=(("0", 4),))
+    after = patched(tmp_path, text, calls, {"channels_last": True})
+    assert after.startswith(
+        "from torch import nn\nimport torch\nmodel = nn.Linear(4, 1)\nmodel.to("
+    )
+    assert "import torch\n" not in patched(tmp_path, text, calls, {"compile_mode": "default"})
+
+
 @pytest.mark.parametrize(
     ("before", "images", "after"),
     [

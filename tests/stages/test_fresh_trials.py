@@ -4,6 +4,7 @@ expected gain.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +87,26 @@ def test_what_three_pairs_leave_in_doubt_gets_three_more_while_there_is_time(
     assert trial.pairs == pairs
     assert len({r.label for r in machine.requests if "trial" in r.label}) == 2 * pairs
     assert bool(machine.confirmed()) is (pairs == 6)
+
+
+def test_a_resumed_sampler_search_keeps_what_fresh_processes_have_shown(tmp_path: Path) -> None:
+    def jemalloc(request: FixedRun, record: Record) -> Record:
+        return faster(record, 1.2) if request.config.get("malloc") else record
+
+    spec = job(
+        tmp_path,
+        "{num_workers: [2], amp_dtype: [bfloat16], malloc: [jemalloc]}",
+        "search: random\n",
+    )
+    speeds = {"num_workers": {"2": 0.7}, "amp_dtype": {"bfloat16": 0.6}}
+    planted = table(Loss(), factors=speeds, job=JEMALLOC)
+    first = run(tmp_path, Machine(planted, jemalloc), spec)
+    assert {"malloc", "amp_dtype"} <= set(first.knobs)
+    journal = tmp_path / "run" / "journal.jsonl"
+    entries = journal.read_text().splitlines()
+    place = next(n for n, e in enumerate(entries) if json.loads(e)["kind"] == "search-done")
+    journal.write_text("\n".join(entries[:place]) + "\n")
+    assert run(tmp_path, Machine(planted, jemalloc), spec).knobs == first.knobs
 
 
 @pytest.mark.parametrize(

@@ -496,6 +496,29 @@ def test_what_crashed_costs_one_start_of_its_series(tmp_path: Path) -> None:
     assert [block.log_cost is None for block in blocks] == [False, True, True, True, False]
 
 
+def test_a_session_that_cannot_start_is_no_candidates_fault(tmp_path: Path) -> None:
+    """After a crash the job fails to start once: its port is still in use, say."""
+    compiled: Config = {"amp_dtype": "bfloat16"}
+
+    class Restarting(Machine):
+        def open_live(self, process_config: Config) -> LiveSession:
+            self.starts = getattr(self, "starts", 0) + 1
+            if self.starts == 2:
+                raise SessionFailed("crash", "address already in use")
+            return super().open_live(process_config)
+
+        def report(self, block: Block, config: Config) -> BlockReport:
+            if config == FASTER:
+                raise SessionFailed("crash", "exit code 1")
+            return super().report(block, config)
+
+    machine = Restarting(table())
+    with series_of(tmp_path, machine) as live:
+        blocks = live.measure([{}, FASTER, compiled, {}])
+    assert [block.failure is None for block in blocks] == [True, False, True, True]
+    assert blocks[2].log_cost is not None and machine.starts == 3
+
+
 def test_the_rest_of_a_series_that_contains_it_is_not_started(tmp_path: Path) -> None:
     blocks, worked = measure_a_large_one_twice(tmp_path, TooLarge())
     assert worked == [True, False, False, False, True]

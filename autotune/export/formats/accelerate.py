@@ -6,13 +6,13 @@ from autotune.errors import InputError
 from autotune.export.formats.base import Format
 from autotune.export.formats.launchers import (
     launched_by,
+    own_threads,
     script,
     take_apart,
     threads_by_variable,
     without,
 )
 from autotune.export.formats.resources import resources_of
-from autotune.export.launching import knobs_of
 from autotune.export.shell_words import comment, head, words_of
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.base import Value
@@ -60,10 +60,11 @@ def write(tuned: TunedConfig) -> str:
                 expected="a job of one process, or on GPUs",
                 remedy="use --format torchrun",
             )
+        threads = own_threads(tuned)  # accelerate would give it one
         options = [
             f"--num_processes={processes}",
             *(["--cpu"] if on_cpu else ["--multi_gpu"] if processes > 1 else []),
-            *_own_threads(tuned),
+            *([f"--num_cpu_threads_per_process={threads}"] if threads else []),
         ]
         if parts.launcher == "torchrun" or parts.options:
             title += comment(
@@ -100,18 +101,6 @@ def tf32_note(option: str, when: str) -> str:
         f"{option} also turns on TF32, which the tuned runs did not use. Turn it off {when}, unless"
         ' the program uses TF32 anyway:\n    torch.set_float32_matmul_precision("highest")'
     )
-
-
-def _own_threads(tuned: TunedConfig) -> list[str]:
-    """The option for as many threads as the job has by itself; accelerate would give it one."""
-    threads = tuned.provenance.footprint.threads
-    variables = {
-        variable
-        for name, knob in knobs_of(tuned).items()
-        for variable in knob.environment(tuned.knobs[name].value)
-    }
-    known = threads_by_variable(tuned) or "OMP_NUM_THREADS" in {*tuned.env, *variables}
-    return [f"--num_cpu_threads_per_process={threads}"] if threads and not known else []
 
 
 ACCELERATE = Format("accelerate", "the job under accelerate launch", write, executable=True)

@@ -84,6 +84,18 @@ def threads_by_variable(tuned: TunedConfig) -> bool:
     return "intra_op_threads" in tuned.knobs and "set_num_threads" not in calls
 
 
+def own_threads(tuned: TunedConfig) -> int | None:
+    """Compute threads of a process of the job; None: unknown, or a variable sets them."""
+    variables = {
+        variable
+        for name, knob in knobs_of(tuned).items()
+        for variable in knob.environment(tuned.knobs[name].value)
+    }
+    if threads_by_variable(tuned) or "OMP_NUM_THREADS" in {*tuned.env, *variables}:
+        return None
+    return tuned.provenance.footprint.threads or None
+
+
 def launched_by(first: str, launcher: Sequence[str], module: str) -> list[str]:
     """The first words of a command that starts ``launcher`` (its ``module``) from the environment
     of ``first``, the first word of the job's command."""

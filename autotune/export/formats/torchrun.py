@@ -5,6 +5,7 @@ from __future__ import annotations
 from autotune.export.formats.base import Format
 from autotune.export.formats.launchers import (
     launched_by,
+    own_threads,
     script,
     take_apart,
     threads_by_variable,
@@ -45,6 +46,8 @@ def write(tuned: TunedConfig) -> str:
     if threads_by_variable(tuned):
         # torchrun sets it to 1 if it is unset
         exports["OMP_NUM_THREADS"] = str(tuned.knobs["intra_op_threads"].value)
+    elif parts.launcher == "accelerate" and (threads := own_threads(tuned)):
+        exports["OMP_NUM_THREADS"] = str(threads)  # accelerate sets it, too
     native = {"intra_op_threads"} if threads_by_variable(tuned) else set()
     torchrun = launched_by(words_of(tuned)[0], ["torchrun"], "torch.distributed.run")
     command = [*torchrun, *options, *parts.program]

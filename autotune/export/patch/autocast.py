@@ -206,6 +206,8 @@ def _forward(statements: list[cst.BaseStatement], gradient: cst.Call) -> list[cs
         if isinstance(gradient.func, cst.Attribute) and all(arg.keyword for arg in gradient.args)
         else None
     )
+    if isinstance(loss, cst.Call) and m.matches(loss, SCALED):
+        loss = loss.args[0].value
     making = [
         i
         for i, statement in enumerate(statements)
@@ -231,9 +233,12 @@ def _assigns(
     )
 
 
+# the job's own GradScaler, switched off: its product needs no autocast
+SCALED = m.Call(func=m.Attribute(attr=m.Name("scale")), args=[m.Arg()])
 WITHOUT_TENSORS = m.OneOf(
     *(m.Call(func=m.Name(name)) for name in ("len", "int", "float")),
     m.Call(func=m.Attribute(attr=m.Name("zero_grad"))),
+    SCALED,
 )
 ZERO_GRAD = m.SimpleStatementLine(
     body=[m.Expr(value=m.Call(func=m.Attribute(attr=m.Name("zero_grad"))))]

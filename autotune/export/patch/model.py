@@ -114,7 +114,11 @@ def _after_making(context: Context, line: Callable[[SourceFile, str], str]) -> C
     where: list[str] = []
     for forward in context.sites.forwards:
         file, statement, name = _made(context, forward)
-        edits += [Insert(file, statement, (line(file, name),)), *need_torch(file)]
+        written = line(file, name)
+        edits += [
+            Insert(file, statement, (written,)),
+            *(need_torch(file) if "torch" in written else ()),
+        ]
         where.append(at(file, file.line(statement)))
     return change(edits, where)
 

@@ -146,7 +146,10 @@ def after_imports(file: SourceFile) -> cst.BaseStatement:
 
 def need_torch(file: SourceFile) -> list[Edit]:
     """The edit that adds ``import torch``; [] if ``file`` already has it."""
-    return [] if file.torch_name() else [Insert(file, after_imports(file), ("import torch",))]
+    if file.torch_name():
+        return []
+    parts = (s for s in file.module.body if any(n.startswith("torch.") for n in _imports(s)))
+    return [Insert(file, next(parts, None) or after_imports(file), ("import torch",))]
 
 
 def _before_torch(file: SourceFile) -> tuple[cst.BaseStatement, list[cst.BaseStatement]]:

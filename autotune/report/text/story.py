@@ -132,8 +132,8 @@ def evidence(result: Result) -> list[str]:
     noise = result.observation.noise
     if words.known(noise) and noise >= words.NOISY:
         lines.append(
-            f"This machine was noisy: repeated blocks of the unchanged job varied by {100 * noise:.0f}"
-            " % (standard deviation). Smaller gains are lost in the noise; stop other programs and"
+            f"This machine was noisy: repeated blocks of the unchanged job varied by {100 * noise:.0f}%"
+            " (standard deviation). Smaller gains are lost in the noise; stop other programs and"
             " run again."
         )
     return lines

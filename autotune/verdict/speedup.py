@@ -250,7 +250,7 @@ def decide(
             "reject", interval, f"{better}, but by less than {minimum_gain:.0%}: {figures}"
         )
     if estimate < wanted:
-        wide = (high - low) / 2 > SHARP
+        wide = high > 2 * SHARP
         what = f"a gain of {minimum_gain:.0%} or more"
         said = f"too noisy to tell whether there is {what}" if wide else f"no {what[2:]} is shown"
         return SpeedDecision("reject", interval, f"{said}: {figures}", wide)

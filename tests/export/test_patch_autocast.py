@@ -173,7 +173,8 @@ REGIONS = [
 @pytest.mark.parametrize(("before", "after"), REGIONS)
 def test_regions(tmp_path: Path, before: str, after: str) -> None:
     text = source(before)
-    backward = "loss.backward(retain_graph=True)" if "retain_graph" in text else "loss.backward()"
+    forms = ("loss.backward(retain_graph=True)", "scaler.scale(loss).backward()")
+    backward = next((form for form in forms if form in text), "loss.backward()")
     found = training(text, "model(x, y)" if "model(x, y)" in text else "model(x)", backward, OUTER)
     assert loop_of(patched(tmp_path, text, found, {"amp_dtype": "bfloat16"})) == textwrap.dedent(
         after

@@ -22,6 +22,7 @@ from autotune.stages.budget import (
 from autotune.stages.measuring.fresh import (
     FEWEST_PAIRS,
     MIN_SECONDS,
+    FEWEST_PAIRS,
     FreshRuns,
     later_run_s,
     pair_s,
@@ -45,6 +46,7 @@ def asked(
     spec = SimpleNamespace(
         budget=SimpleNamespace(minutes=minutes),
         convergence=SimpleNamespace(steps=200),
+        objective="throughput",
         traces=traces,
         search_space={"malloc": Malloc()},
     )
@@ -115,8 +117,9 @@ def test_however_long_a_proof_takes_something_is_searched() -> None:
 
 
 def test_what_needs_a_new_process_has_time_between_search_and_proof() -> None:
-    live, process = asked(20, 0.15, "default", "retain"), asked(20, 0.15, "default", "jemalloc")
-    proof_s = proof_begins_s(*live)
+    """As long as nothing is found, five pairs of the proof have time."""
+    live, process = asked(20, 0.225, "default", "retain"), asked(20, 0.225, "default", "jemalloc")
+    proof_s = proof_begins_s(*live, pairs=FEWEST_PAIRS)
     assert proof_s < SEARCH_SHARE * 1200
     assert search_ends_s(*live, 60.0) == proof_s
     assert search_ends_s(*process, 60.0) == proof_s - (PROCESS_PAIRS + 1) * pair_s(*process)

@@ -503,7 +503,7 @@ def test_a_session_that_cannot_start_is_no_candidates_fault(tmp_path: Path) -> N
     class Restarting(Machine):
         def open_live(self, process_config: Config) -> LiveSession:
             self.starts = getattr(self, "starts", 0) + 1
-            if self.starts == 2:
+            if self.starts == 3:  # it is tried twice itself
                 raise SessionFailed("crash", "address already in use")
             return super().open_live(process_config)
 
@@ -516,7 +516,7 @@ def test_a_session_that_cannot_start_is_no_candidates_fault(tmp_path: Path) -> N
     with series_of(tmp_path, machine) as live:
         blocks = live.measure([{}, FASTER, compiled, {}])
     assert [block.failure is None for block in blocks] == [True, False, True, True]
-    assert blocks[2].log_cost is not None and machine.starts == 3
+    assert blocks[2].log_cost is not None and machine.starts == 4
 
 
 def test_the_rest_of_a_series_that_contains_it_is_not_started(tmp_path: Path) -> None:

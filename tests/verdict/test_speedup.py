@@ -331,7 +331,8 @@ def test_what_can_hardly_be_proven_any_more_ends_early():
     assert hopeless.interval.high > 1.02, "the interval alone would leave it open"
     assert hopeless.state == "reject" and "no gain of 2% or more is shown" in hopeless.reason
     assert not hopeless.too_noisy
-    wide = decide([-1.0, 0.5, -0.8, 0.4, 0.8], look=0)
+    ratios = [-1.0, 0.5, -0.8, 0.4, 0.8]
+    wide = decide(ratios, look=0, looks=LOOKS[:1])
     assert wide.state == "reject" and wide.too_noisy
     assert wide.reason.startswith("too noisy to tell whether there is a gain of 2% or more: ")
     assert decide([0.05, 0.06, -0.02, 0.09, 0.01], look=0).state == "continue"

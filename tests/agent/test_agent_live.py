@@ -53,6 +53,20 @@ def test_bfloat16_is_in_effect_and_taken_back_to_the_bit(tuner: Tuner) -> None:
     assert seen == ["same first False", "bfloat16 first True", "same first False"]
 
 
+@pytest.mark.parametrize(
+    "hook",
+    [
+        "",
+        "for p in model.parameters(): p.register_hook(lambda g: g.clamp(-1, 1))",
+        "next(model.parameters()).register_post_accumulate_grad_hook(lambda p: None)",
+    ],
+)
+def test_hooks_on_gradients_are_seen(tuner: Tuner, hook: str) -> None:
+    """float16's loss scaling would show in them."""
+    tuner.start(CNN + hook + WATCHED.removeprefix(CNN))
+    assert tuner.receive().job.early_gradients is bool(hook)
+
+
 def test_autocast_does_nothing_to_a_job_in_float64(tuner: Tuner) -> None:
     tuner.start("import torch; torch.set_default_dtype(torch.float64)\n" + WATCHED)
     assert tuner.receive().job.double_precision
@@ -414,26 +428,58 @@ def test_autocast_can_end_in_the_middle_of_the_jobs_own_iteration(tuner: Tuner, 
     assert [r.error for r in reports] == [""] * 6 and all(r.window is not None for r in reports)
 
 
-@pytest.mark.slow
-def test_casted_weights_do_not_outlive_their_step(tuner: Tuner) -> None:
-    """A job runs its whole loop inside its own autocast region: autocast's weight cache must still
-    be cleared.
-    """
-    source = (
-        CNN.replace("1e-3", "0.1")
-        + """
+FRESH = """
+def fresh(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+        return nn.Sequential.forward(model, x)
+def tell(out, x):
+    print(str(out.dtype)[6:], out.dtype == torch.float32 or torch.equal(out, fresh(x)), flush=True)
+"""
+CACHED = {
+    "all in a region of its own": """
 with torch.autocast("cpu", dtype=torch.bfloat16, enabled=False):
     while True:
         for x, y in loader:
             out = model(x)
-            with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
-                fresh = nn.Sequential.forward(model, x)
-            print(str(out.dtype)[6:], out.dtype == torch.float32 or torch.equal(out, fresh), flush=True)
+            tell(out, x)
             criterion(out.float(), y).backward(); optimizer.step(); optimizer.zero_grad()
-"""
-    )
+""",
+    "backward and step in a region of its own, no loader": """
+torch.manual_seed(0)
+batches = [next(iter(loader)) for _ in range(4)]
+while True:
+    for x, y in batches:
+        out = model(x)
+        tell(out, x)
+        with torch.autocast("cpu", enabled=False):
+            criterion(out.float(), y).backward(); optimizer.step(); optimizer.zero_grad()
+""",
+    "weights changed between two calls": """
+weights = list(model.parameters())
+while True:
+    for x, y in loader:
+        slopes = torch.autograd.grad(criterion(model(x).float(), y), weights)
+        with torch.no_grad():
+            for w, slope in zip(weights, slopes): w.add_(slope)
+        out = model(x)
+        tell(out, x)
+        criterion(out.float(), y).backward()
+        with torch.no_grad():
+            for w, slope in zip(weights, slopes): w.sub_(slope)
+        optimizer.step(); optimizer.zero_grad()
+""",
+}
+
+
+@pytest.mark.parametrize("loop", CACHED)
+def test_casted_weights_do_not_outlive_a_change_of_the_weights(tuner: Tuner, loop: str) -> None:
+    """Autocast keeps casted weights until its region ends."""
     reports, seen = run_live(
-        tuner, source, block("b"), block("c", amp_dtype="bfloat16"), block("b2")
+        tuner,
+        CNN.replace("1e-3", "0.1") + FRESH + CACHED[loop],
+        block("b"),
+        block("c", amp_dtype="bfloat16"),
+        block("b2"),
     )
     assert [r.error for r in reports] == ["", "", ""]
     assert seen == ["float32 True", "bfloat16 True", "float32 True"]

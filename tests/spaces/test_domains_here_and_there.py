@@ -273,6 +273,7 @@ def test_amp_on_cuda() -> None:
     assert values("amp_dtype", CUDA, CUDA_JOB) == ("off", "bfloat16", "float16")
     assert values("amp_dtype", OLD_CUDA, CUDA_JOB) == ("off", "float16")
     assert values("amp_dtype", CUDA, job(CUDA_JOB, double_backward=True)) == ("off", "bfloat16")
+    assert values("amp_dtype", CUDA, job(CUDA_JOB, early_gradients=True)) == ("off", "bfloat16")
 
 
 def test_torch_has_two_matmul_precisions_on_a_gpu_and_three_words_for_them() -> None:

@@ -22,7 +22,6 @@ from autotune.stages.budget import (
 from autotune.stages.measuring.fresh import (
     FEWEST_PAIRS,
     MIN_SECONDS,
-    FEWEST_PAIRS,
     FreshRuns,
     later_run_s,
     pair_s,

@@ -95,6 +95,11 @@ class AmpDtype(Knob):
                     "the job differentiates twice (backward with create_graph=True),"
                     " which float16's loss scaling does not support"
                 )
+            if job.early_gradients:
+                return (
+                    "the job uses gradients in backward (hooks on its parameters, or a backward in"
+                    " two parts), where float16's loss scaling would show"
+                )
             if job.world_size > 1 and not job.ddp:
                 return (
                     "without DistributedDataParallel each rank sees only its own"

@@ -79,12 +79,15 @@ class OptimizerImpl(Knob):
     def effect(self, live: LiveJob, value: Value) -> str | None:
         if value not in ("foreach", "fused"):
             return None
-        groups = [g for optimizer in live.optimizers for g in optimizer.param_groups]
-        return (
-            None
-            if any(g.get(value) for g in groups)
-            else f"no parameter group of the optimizer accepted {value}"
-        )
+        without = [
+            type(optimizer).__name__
+            for optimizer in live.optimizers
+            if not any(group.get(value) for group in optimizer.param_groups)
+        ]
+        if live.optimizers and not without:
+            return None
+        names = " and ".join(dict.fromkeys(without)) or "the optimizer"
+        return f"no parameter group of {names} accepted {value}"
 
     def snippet(self, value: Value) -> str:
         if value == OWN:

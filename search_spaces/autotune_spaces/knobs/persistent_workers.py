@@ -26,9 +26,9 @@ class PersistentWorkers(Knob):
         ),
         when_it_does_not=(
             "There are no workers, or one epoch takes minutes. If the training process"
-            " changes the dataset between epochs, persistent workers do not see the"
-            " change. Under autotune they are started anew after one in an attribute, a"
-            " tensor, a list, or an array of up to 1 MiB."
+            " changes the dataset or its collate_fn between epochs, persistent workers do not"
+            " see the change. Under autotune they are started anew after one in an attribute,"
+            " a tensor, a list, or an array of up to 1 MiB."
         ),
         changes_loss=(
             "Not by itself. Random augmentation continues its stream instead of being"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import multiprocessing
 import operator
@@ -523,6 +524,46 @@ def test_dataset_changed_between_epochs_is_seen_by_workers_a_knob_keeps(hook, ne
         change()
         seen = flat(train(hooks, loader))
         assert seen == [table[index] for index in range(12)] and seen != before
+
+
+def test_functions_changed_between_epochs_are_seen_by_workers_a_knob_keeps(hook):
+    class Resize:
+        size = 1
+
+        def __call__(self, rows):
+            return [row * self.size for row in rows]
+
+        def collate(self, rows):
+            return self(rows)
+
+    def bound(rows):
+        return [row * factor for row in rows]
+
+    factor, resize = 4, Resize()
+    loader = DataLoader(Numbers(12), batch_size=4, collate_fn=resize)
+    hooks, _ = hook(mode="fixed")
+    hooks.selected = hooks.state_of(loader).key
+    hooks.training.set(num_workers=1, persistent_workers=True)
+
+    def rows():
+        return [row for batch in train(hooks, loader) for row in batch]
+
+    def change_closure():
+        nonlocal factor
+        factor = 5
+
+    changes = {
+        2: lambda: setattr(resize, "size", 2),
+        3: lambda: (setattr(loader, "collate_fn", resize.collate), setattr(resize, "size", 3)),
+        4: lambda: setattr(loader, "collate_fn", functools.partial(bound)),
+        5: change_closure,
+    }
+    assert rows() == list(range(12))
+    kept = workers()
+    assert rows() == list(range(12)) and workers() == kept
+    for expected, change in changes.items():
+        change()
+        assert rows() == [row * expected for row in range(12)]
 
 
 def test_loader_dropped_while_iterated(hook):

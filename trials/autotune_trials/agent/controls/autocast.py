@@ -41,6 +41,7 @@ class AutocastRegion:
         self.due = False  # it is being fetched
         self._fading: Any = None  # the dtype switched off last; tensors of it may still exist
         self.inside: Any = None  # the region we are in
+        self.overdue = False  # it was to be left at the step, and could not
         self.entered = 0  # regions entered so far
         self._thread = 0
 
@@ -124,6 +125,7 @@ class AutocastRegion:
         if self.inside is None or self._thread != threading.get_ident() or self._nesting() != 1:
             return
         context, self.inside = self.inside, None
+        self.overdue = False
         context.__exit__(None, None, None)
 
     @contextmanager
@@ -250,8 +252,15 @@ class AutocastControl(Control):
                 or region.carry_on(device, args)
                 or region.fade(device, args)
             )
+        if region.overdue:
+            region.leave()
+            self.torch.clear_autocast_cache()  # if it cannot be left here, either
+        inside = region.inside is not None
         confined = region.enter(device)
         entry.in_region = region.inside is not None or confined is not None
+        if region.dtype is not None and entry.rewritten() and inside:
+            # the job changed its weights between two calls (SAM, an inner loop of Reptile): cast anew
+            self.torch.clear_autocast_cache()
         return confined or region.fade(device, args)
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> Context | None:
@@ -280,6 +289,8 @@ class AutocastControl(Control):
     def step_started(self, optimizer: Any) -> None:
         if self.region.inside is not None:
             self.region.leave()
+            # still inside if backward and step are within a region of the job's own
+            self.region.overdue = self.region.inside is not None
         if self.region.due:
             self._finish()
 

@@ -135,6 +135,7 @@ class Entry:
         self.trains_in_evaluation = False  # the job trains without model.train()
         self.in_region = False  # its latest forward ran under the agent's autocast
         self.checkpointed = False  # and recomputed in backward: such a call is part of the forward
+        self._written = 0  # changes in place of its first parameter, when it was last called
 
     @property
     def module(self) -> Any:
@@ -152,6 +153,12 @@ class Entry:
     def changed(self) -> bool:
         """Whether a knob changes how it computes."""
         return self._mode is not None or self._channels_last
+
+    def rewritten(self) -> bool:
+        """Whether its weights were changed in place since the last question, as told by the first."""
+        first = next(iter(self.module.parameters()), None)
+        before, self._written = self._written, first._version if first is not None else 0
+        return before != self._written
 
     def install(self) -> bool:
         """Take the slot, unless the job's own ``module.compile()`` holds it. Idempotent."""

@@ -4,11 +4,12 @@ a generator of its own, or has changed.
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 from collections.abc import Iterable
 from itertools import islice
-from types import CodeType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 _MARKS = frozenset({"get_worker_info", "_worker_info", "split_by_worker", "sharding_filter"})
@@ -170,14 +171,19 @@ def _kinds() -> tuple[type, ...]:
     return tuple(kinds)
 
 
-def state_of(dataset: Any) -> object:
-    """What ``dataset`` and the objects it holds consist of, for comparison: numbers, strings and
+def workers_copy(loader: Any) -> object:
+    """What a worker of ``loader`` copies when it starts, as :func:`state_of` tells it."""
+    return state_of(loader.dataset, loader.collate_fn, loader.worker_init_fn)
+
+
+def state_of(*roots: Any) -> object:
+    """What ``roots`` and the objects they hold consist of, for comparison: numbers, strings and
     flags by value, everything else by identity and length; equal to nothing if unreadable.
 
     Keeps the objects: otherwise another could get the id of one that is gone. A change in place
     inside a large array, or deep inside a container, is not seen.
     """
-    state, pending, visited = list[object](), [dataset], set[int]()
+    state, pending, visited = list[object](), [*roots], set[int]()
     try:
         for item in pending:  # grows
             if type(item) in (int, float, str, bool):
@@ -248,4 +254,10 @@ def _held_by(item: Any) -> Iterable[Any]:
         return islice(item.values(), _PARTS)
     if isinstance(item, (type, type(sys))):
         return ()
+    if isinstance(item, MethodType):
+        return (item.__self__,)
+    if isinstance(item, functools.partial):
+        return (item.func, *item.args, *item.keywords.values())
+    if isinstance(item, FunctionType):
+        return tuple(cell.cell_contents for cell in item.__closure__ or () if _filled(cell))
     return tuple(getattr(item, "__dict__", {}).values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.dataloader.datasets import state_of
+from autotune_trials.agent.dataloader.datasets import workers_copy
 from autotune_trials.agent.dataloader.facts import Settings
 from autotune_trials.agent.dataloader.index_stream import IndexStream
 from autotune_trials.agent.dataloader.rng_streams import SeededFetcher
@@ -51,7 +51,7 @@ class SourceBuilder:
         if stream.seeds is not None and want.num_workers == 0:
             source._dataset_fetcher = SeededFetcher(source._dataset_fetcher, stream, hooks)
         source._autotune_settings = want
-        source._autotune_dataset = state_of(shadow.dataset) if want.persistent_workers else None
+        source._autotune_copied = workers_copy(shadow) if want.persistent_workers else None
         state.seed = int(source._base_seed)
         return source
 

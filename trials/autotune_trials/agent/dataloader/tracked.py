@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.dataloader.datasets import state_of
+from autotune_trials.agent.dataloader.datasets import workers_copy
 from autotune_trials.agent.dataloader.facts import Settings, own_batch_size, rebatches
 from autotune_trials.agent.dataloader.rng_streams import mixed_seed
 from autotune_trials.agent.dataloader.worker_ends import end_workers
@@ -78,13 +78,13 @@ class TrackedLoader:
 
     def take_idle(self, template: Any) -> Any:
         """The idle source, or that of an exhausted iterator, if its workers still hold the dataset
-        as it is now. The caller closes it or uses it.
+        and the functions as they are now. The caller closes it or uses it.
         """
         idle, self.idle = self.idle, None
         if idle is None:
             idle = next(filter(None, (other.hand_over() for other in list(self.iterators))), None)
-        if idle is not None and idle._autotune_dataset != state_of(template.dataset):
-            # the job changed its dataset between epochs; its own short-lived workers would see that
+        if idle is not None and idle._autotune_copied != workers_copy(template):
+            # the job changed them between epochs; its own short-lived workers would see that
             end_workers(idle)
             return None
         return idle

@@ -82,6 +82,13 @@ def _dtypes(agent: Agent) -> set[Any]:
     return {p.dtype for p in (*computes, *agent.live.parameters())}
 
 
+def _hooked(parameter: Any) -> bool:
+    """Whether the job has hooks on its gradient."""
+    return bool(
+        parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
+    )
+
+
 def job_facts(agent: Agent) -> JobFacts:
     """The job as seen by the agent so far. Called at the end of warm-up, before any knob is
     touched.
@@ -103,6 +110,7 @@ def job_facts(agent: Agent) -> JobFacts:
         own_graphs=agent.state.captures > 0 and not compiles,
         unsafe_to_autocast=agent.traits.unsafe_to_autocast,
         double_backward=agent.traits.double_backward,
+        early_gradients=agent.state.caches_gradients or any(map(_hooked, live.parameters())),
         double_precision=_dtypes(agent) == {torch.float64},
         keeps_gradients=agent.traits.keeps_gradients,
         matmul_precision=_matmul_precision(torch),

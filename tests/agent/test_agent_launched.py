@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from tiny_tuner import Tuner
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 
 import autotune
 from autotune_spaces.knobs import get
@@ -264,6 +264,33 @@ def test_a_stream_that_does_not_share_its_data_out_gets_no_workers(
             assert train_over(stream, model, optimizer) == [2] * 10
         told = capsys.readouterr().err
         assert told.count("every worker would read every sample") == 1 and "num_workers=2" in told
+    finally:
+        agent.stop()
+
+
+class Shared(IterableDataset):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        worker = get_worker_info()
+        return iter(torch.ones(20 if worker is None else 20 // worker.num_workers, 8))
+
+
+def test_a_stream_that_is_not_recognized_is_switched_at_its_next_epoch_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script was edited above its DataLoader since it was tuned."""
+    agent = launch(tmp_path, num_workers=2)
+    try:
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        stream = DataLoader(Shared(), batch_size=2)
+        used = []
+        for _ in range(2):
+            running = iter(stream)
+            assert train_over(running, model, optimizer) == [2] * 10
+            used.append(running.settings.num_workers)
+        assert used == [0, 2]
+        told = capsys.readouterr().err
+        assert told.count("from the next epoch only") == 1 and "num_workers=2" in told
     finally:
         agent.stop()
 

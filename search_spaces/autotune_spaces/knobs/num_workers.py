@@ -70,7 +70,9 @@ class NumWorkers(Knob):
             "Not by itself. If the dataset or the collate function draws random numbers,"
             " each worker draws its own, so the augmentation differs, as with a different"
             " seed. It is left alone where these come from a generator that the dataset keeps,"
-            " of which every worker would have the same copy."
+            " of which every worker would have the same copy. Workers read the dataset as it is when"
+            " an epoch begins: where the loop itself changes it (a replay buffer, hard examples),"
+            " leave this knob out of the search space."
         ),
         source=(
             "https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading"

@@ -430,9 +430,14 @@ class LoaderHooks:
     def refuse(self, state: TrackedLoader, want: Settings) -> None:
         """``want`` could not be used: report it, and keep this loader at the job's settings."""
         state.refused = want
-        self.fault(
-            "loader settings "
-            + ", ".join(f"{name}={value}" for name, value in want._asdict().items())
+        self.fault(_in_words(want))
+
+    def wait_for_next_epoch(self, want: Settings) -> None:
+        """Report that ``want`` is not used in this epoch of an IterableDataset."""
+        self.report(
+            _in_words(want),
+            "from the next epoch only: an IterableDataset cannot be switched within one, and the"
+            " DataLoader is not in the line where it was when the job was tuned",
         )
 
     def step_aside(self, where: str) -> None:
@@ -471,3 +476,7 @@ def _in_force(iterator: Any) -> dict[str, Any]:
         "prefetch_factor": getattr(source, "_prefetch_factor", None) if workers else None,
         "batch_size": iterator.stream.size,
     }
+
+
+def _in_words(want: Settings) -> str:
+    return "loader settings " + ", ".join(f"{k}={value}" for k, value in want._asdict().items())

@@ -347,6 +347,9 @@ class SwitchableIterator:
             stream.size = size
         elif stream.iterable and (hooks.held or hooks.closed):
             stream.size = size  # a new source would restart the dataset: at the next epoch
+            if want != self.settings and not hooks.closed:
+                hooks.wait_for_next_epoch(want)
+            return
         else:
             undelivered = [] if stream.iterable else stream.undelivered(self.source)
             end_workers(self.source)

@@ -25,31 +25,16 @@ from autotune_trials.paths import append_whole, publish_copy
 SPOOL_SCHEMA_VERSION = 1
 
 
-@dataclass(frozen=True)
 class SpoolPaths:
     """Every file name of a run's tracking directory."""
 
-    run_dir: Path
-
-    @property
-    def root(self) -> Path:
-        return self.run_dir / "tracking"
-
-    @property
-    def spool(self) -> Path:
-        return self.root / "spool.jsonl"
-
-    @property
-    def target(self) -> Path:
-        return self.root / "target.json"
-
-    @property
-    def artifacts(self) -> Path:
-        return self.root / "artifacts"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "send.lock"
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.root = run_dir / "tracking"
+        self.spool = self.root / "spool.jsonl"
+        self.target = self.root / "target.json"
+        self.artifacts = self.root / "artifacts"
+        self.lock = self.root / "send.lock"
 
     def cursor(self, uri: str, experiment: str) -> Path:
         return self.root / f"sent-{_digest([uri, experiment])[:12]}.json"

@@ -17,58 +17,25 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-MARKERS = (
-    "python",
-    "torch",
-    "loader",
-    "backward",
-    "step",
-)  # in the order a healthy job leaves them
+# in the order a healthy job leaves them
+MARKERS = ("python", "torch", "loader", "backward", "step")
 
 
-@dataclass(frozen=True)
 class SessionPaths:
-    root: Path
-
-    @property
-    def config(self) -> Path:
-        return self.root / "session.json"
-
-    @property
-    def stdout(self) -> Path:
-        return self.root / "stdout.log"
-
-    @property
-    def stderr(self) -> Path:
-        return self.root / "stderr.log"
-
-    @property
-    def agent_log(self) -> Path:
-        return self.root / "agent.log"
-
-    @property
-    def supervisor_log(self) -> Path:
-        return self.root / "supervisor.log"
-
-    @property
-    def markers(self) -> Path:
-        return self.root / "markers"
-
-    @property
-    def out(self) -> Path:
-        return self.root / "out"
-
-    @property
-    def written(self) -> Path:
-        return self.root / "written"
-
-    @property
-    def outcome(self) -> Path:
-        return self.root / "written.json"
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.config = root / "session.json"
+        self.stdout = root / "stdout.log"
+        self.stderr = root / "stderr.log"
+        self.agent_log = root / "agent.log"
+        self.supervisor_log = root / "supervisor.log"
+        self.markers = root / "markers"
+        self.out = root / "out"
+        self.written = root / "written"
+        self.outcome = root / "written.json"
 
     def marker(self, what: str, pid: int | None = None) -> Path:
         return self.markers / f"{what}-{pid or os.getpid()}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import sqrt
 
@@ -50,11 +50,8 @@ def summary_table(
     names = tuple(
         SIDES.get(name, words.clean(name, 40)) if len(known) > 1 else "now" for name in known
     )
-    rows = [
-        row
-        for row in (_row(spec, summaries) for spec in _rows(words.clean(unit, 40)))
-        if row is not None
-    ]
+    same_figure = zip(*(_figures(s, words.clean(unit, 40)) for s in summaries), strict=True)
+    rows = [_row(*figures) for figures in same_figure if any(f[1] != NOTHING for f in figures)]
     foot = [
         (
             "One process per side, timed before any instrumentation or profiling. The speed-up"
@@ -70,75 +67,34 @@ def summary_table(
     return SummaryTable(names, tuple(rows), tuple(foot))
 
 
-@dataclass(frozen=True)
-class _Spec:
-    label: str
-    cell: Callable[[PerfSummary], str]
-    note: Callable[[PerfSummary], str] = lambda _: ""
+def _figures(s: PerfSummary, unit: str) -> list[tuple[str, str, str]]:
+    """A label, a cell and a note for every figure; the labels are the same for all summaries."""
+    deviation = words.number_words(sqrt(max(s.ips_variance, 0.0)))
+    variance = f"{words.number_words(s.ips_variance)} (± {deviation})"
+    memory = f"{words.number_words(s.peak_memory_gib)} GiB" if s.peak_memory_gib else NOTHING
+    copy_rate = scaled_words(s.host_to_device_bytes_per_s, "B/s")
+    return [
+        ("reader cost", words.duration_words(s.reader_cost_s), "waiting for a batch"),
+        ("batch cost", words.duration_words(s.batch_cost_s), "a whole iteration"),
+        ("reader ratio", _percent(s.reader_ratio), ""),
+        (f"ips, {unit}/s", words.number_words(s.ips_mean), "mean"),
+        ("ips, fastest", words.number_words(s.ips_max), ""),
+        ("ips, slowest", words.number_words(s.ips_min), ""),
+        ("ips, variance", variance, "and standard deviation"),
+        ("steps", f"{s.steps:,} ({s.steps_skipped:,} skipped)", "warm-up is skipped"),
+        ("device utilisation", _percent(s.device_utilisation), s.utilisation_of),
+        ("peak memory", memory, ""),
+        ("host to device, per step", scaled_words(s.host_to_device_bytes, "B"), ""),
+        ("host to device, rate", copy_rate, "while copying"),
+        ("model FLOPs, per step", scaled_words(s.model_flops, "FLOP"), "forward and backward"),
+        ("model FLOPs utilisation", _percent(s.mfu), s.mfu_of),
+    ]
 
 
-def _rows(unit: str) -> tuple[_Spec, ...]:
-    rate = f"{unit}/s"
-    return (
-        _Spec(
-            "reader cost",
-            lambda s: words.duration_words(s.reader_cost_s),
-            lambda _: "waiting for a batch",
-        ),
-        _Spec(
-            "batch cost",
-            lambda s: words.duration_words(s.batch_cost_s),
-            lambda _: "a whole iteration",
-        ),
-        _Spec("reader ratio", lambda s: _percent(s.reader_ratio)),
-        _Spec(f"ips, {rate}", lambda s: words.number_words(s.ips_mean), lambda _: "mean"),
-        _Spec("ips, fastest", lambda s: words.number_words(s.ips_max)),
-        _Spec("ips, slowest", lambda s: words.number_words(s.ips_min)),
-        _Spec(
-            "ips, variance",
-            lambda s: (
-                f"{words.number_words(s.ips_variance)} (±"
-                f" {words.number_words(sqrt(max(s.ips_variance, 0.0)))})"
-            ),
-            lambda _: "and standard deviation",
-        ),
-        _Spec(
-            "steps",
-            lambda s: f"{s.steps:,} ({s.steps_skipped:,} skipped)",
-            lambda _: "warm-up is skipped",
-        ),
-        _Spec(
-            "device utilisation",
-            lambda s: _percent(s.device_utilisation),
-            lambda s: s.utilisation_of,
-        ),
-        _Spec(
-            "peak memory",
-            lambda s: (
-                f"{words.number_words(s.peak_memory_gib)} GiB" if s.peak_memory_gib else NOTHING
-            ),
-        ),
-        _Spec("host to device, per step", lambda s: scaled_words(s.host_to_device_bytes, "B")),
-        _Spec(
-            "host to device, rate",
-            lambda s: scaled_words(s.host_to_device_bytes_per_s, "B/s"),
-            lambda _: "while copying",
-        ),
-        _Spec(
-            "model FLOPs, per step",
-            lambda s: scaled_words(s.model_flops, "FLOP"),
-            lambda _: "forward and backward",
-        ),
-        _Spec("model FLOPs utilisation", lambda s: _percent(s.mfu), lambda s: s.mfu_of),
-    )
-
-
-def _row(spec: _Spec, summaries: list[PerfSummary]) -> SummaryRow | None:
-    cells = tuple(spec.cell(s) for s in summaries)
-    if all(cell == NOTHING for cell in cells):
-        return None
-    notes = list(dict.fromkeys(note for s in summaries if (note := spec.note(s))))
-    return SummaryRow(spec.label, cells, words.clean("; ".join(notes), 120))
+def _row(*figures: tuple[str, str, str]) -> SummaryRow:
+    (label, *_), cells, notes = zip(*figures, strict=True)
+    said = "; ".join(filter(None, dict.fromkeys(notes)))
+    return SummaryRow(label, cells, words.clean(said, 120))
 
 
 def _percent(share: float | None) -> str:

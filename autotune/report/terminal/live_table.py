@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from types import TracebackType
 from typing import IO, Any
 
 from rich.console import Console, Group
@@ -62,14 +61,9 @@ class RichProgress(Progress):
             pass
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
-        super().__exit__(kind, error, trace)
+        super().__exit__()
 
     def _stop(self) -> None:
         try:

@@ -1,64 +1,36 @@
-"""The commands and their modules. A module is imported only when its command is called."""
+"""The commands. A module is imported only when its command is called."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-
-@dataclass(frozen=True)
-class Command:
-    """A command: ``function`` in ``module``, whose annotations are the command's arguments."""
-
-    module: str
-    function: str
-    summary: str
-
-
-COMMANDS: dict[str, Command] = {
-    "init": Command("autotune.cli.init", "init", "Write a first job.yaml for a command."),
-    "check": Command(
-        "autotune.cli.check", "check", "Validate a job.yaml and show what would be searched."
-    ),
-    "run": Command("autotune.cli.run", "run", "Tune a job."),
-    "profile": Command(
-        "autotune.cli.profile", "profile", "Show where a job's time goes, without tuning it."
-    ),
-    "show": Command("autotune.cli.show", "show", "Show the result of a run."),
-    "compare": Command(
-        "autotune.cli.compare", "compare", "Compare two runs: verdicts, knobs, times, operators."
-    ),
-    "judge": Command(
-        "autotune.cli.judge", "judge", "Say whether a change is faster, and trains the same way."
-    ),
-    "launch": Command("autotune.cli.launch", "launch", "Run the job with its tuned settings."),
-    "export": Command(
-        "autotune.cli.export",
-        "export",
-        "Write tuned settings as a script, a patch or a cluster job.",
-    ),
-    "ui": Command("autotune.cli.ui", "ui", "Compare trials in MLflow."),
-    "submit": Command("autotune.cli.submit", "submit", "Tune a job on a Ray cluster."),
-    "jobs": Command("autotune.cli.jobs", "jobs", "List the runs on a cluster."),
-    "logs": Command("autotune.cli.logs", "logs", "Show what a run on a cluster has printed."),
-    "stop": Command("autotune.cli.stop", "stop", "End a run on a cluster."),
-    "sync": Command("autotune.cli.sync", "sync", "Send what was recorded offline to MLflow."),
-    "history": Command(
-        "autotune.cli.history", "history", "List, export or forget what earlier runs measured."
-    ),
-    "knobs": Command("autotune.cli.knobs", "knobs", "List the knobs, or explain one."),
-    "doctor": Command(
-        "autotune.cli.doctor", "doctor", "Show what this machine offers and which knobs apply."
-    ),
-    "schema": Command(
-        "autotune.cli.schema", "schema", "Print the JSON Schema of job.yaml, for editors."
-    ),
+# Each is a function in the module of its name, whose annotations are its arguments.
+COMMANDS = {
+    "init": "Write a first job.yaml for a command.",
+    "check": "Validate a job.yaml and show what would be searched.",
+    "run": "Tune a job.",
+    "profile": "Show where a job's time goes, without tuning it.",
+    "show": "Show the result of a run.",
+    "compare": "Compare two runs: verdicts, knobs, times, operators.",
+    "judge": "Say whether a change is faster, and trains the same way.",
+    "launch": "Run the job with its tuned settings.",
+    "export": "Write tuned settings as a script, a patch or a cluster job.",
+    "ui": "Compare trials in MLflow.",
+    "submit": "Tune a job on a Ray cluster.",
+    "jobs": "List the runs on a cluster.",
+    "logs": "Show what a run on a cluster has printed.",
+    "stop": "End a run on a cluster.",
+    "sync": "Send what was recorded offline to MLflow.",
+    "history": "List, export or forget what earlier runs measured.",
+    "knobs": "List the knobs, or explain one.",
+    "doctor": "Show what this machine offers and which knobs apply.",
+    "schema": "Print the JSON Schema of job.yaml, for editors.",
 }
 
 
@@ -69,10 +41,8 @@ class LazyGroup(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        entry = COMMANDS.get(name)
-        return (
-            None if entry is None else TyperCommand(name, help=entry.summary, callback=lambda: None)
-        )
+        summary = COMMANDS.get(name)
+        return summary and TyperCommand(name, help=summary, callback=lambda: None)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
@@ -100,8 +70,7 @@ def _interruptible() -> Iterator[None]:
 
 def load(name: str) -> Any:
     """The command ``name``; imports its module."""
-    entry = COMMANDS[name]
-    function: Callable[..., Any] = getattr(importlib.import_module(entry.module), entry.function)
+    function: Callable[..., Any] = getattr(importlib.import_module(f"autotune.cli.{name}"), name)
     single = typer.Typer(
         add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},

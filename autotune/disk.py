@@ -1,6 +1,7 @@
 """A disk that refuses a run's files, or has no locks, is no bug and no verdict.
 
-If it refuses files, the run stops, and the same command resumes it.
+If it refuses files, the run stops, and the same command resumes it. A file that the user asked for
+and that cannot be written is wrong input.
 """
 
 from __future__ import annotations
@@ -36,6 +37,23 @@ def lock(file: IO[Any], how: int) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
             raise
+
+
+@contextmanager
+def writing(where: str) -> Iterator[None]:
+    """Report that the file the user named, at ``where``, cannot be written.
+
+    Raises:
+        InputError: it cannot.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot be written: {error.strerror or error}",
+            where=where,
+            expected="a file in a directory that exists",
+        ) from None
 
 
 def refused_by_disk(error: BaseException) -> bool:

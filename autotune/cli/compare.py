@@ -32,6 +32,7 @@ def compare(
     Example: autotune compare digits.1 digits --html compare.html
     """
     from autotune.cli.show import print_captured
+    from autotune.disk import writing
     from autotune.errors import InputError
     from autotune.report.result_file import load_result, shown_from
     from autotune.report.terminal.compare import print_comparison
@@ -57,13 +58,6 @@ def compare(
     if html is not None:
         from autotune.report.page.compare import write_comparison
 
-        try:
-            with shown_from(*paths):
-                write_comparison(comparison, html)
-        except OSError as error:
-            raise InputError(
-                f"cannot be written: {error.strerror or error}",
-                where=str(html),
-                expected="a file in a directory that exists",
-            ) from None
+        with writing(str(html)), shown_from(*paths):
+            write_comparison(comparison, html)
         typer.echo(f"page: {html}")

@@ -33,7 +33,7 @@ def export(
 
     Example: autotune export digits --format diff -o tuned.diff
     """
-    from autotune.errors import InputError
+    from autotune.disk import writing
     from autotune.export.load import load_tuned
     from autotune_trials.paths import write_where_told
 
@@ -42,18 +42,12 @@ def export(
     if output is None:
         typer.echo(text, nl=False)
         return
-    try:
+    with writing(str(output)):
         write_where_told(output, text)
         if not output.is_file():  # a pipe, which may be standard output
             return
         if chosen.executable:
             output.chmod(output.stat().st_mode | 0o111)
-    except OSError as error:
-        raise InputError(
-            f"cannot be written: {error.strerror or error}",
-            where=str(output),
-            expected="a file in a directory that exists",
-        ) from None
     typer.echo(f"{output}: {chosen.summary}")
     remark = chosen.remark(text)
     if remark:

@@ -82,7 +82,7 @@ def _show(store: Store, what: list[str]) -> None:
 
 
 def _export(store: Store, what: list[str]) -> None:
-    from autotune.errors import InputError
+    from autotune.disk import writing
     from autotune.words import plural
     from autotune_trials.paths import write_where_told
 
@@ -90,14 +90,8 @@ def _export(store: Store, what: list[str]) -> None:
     if not what:
         typer.echo(text, nl=False)
         return
-    try:
+    with writing(what[0]):
         write_where_told(Path(what[0]), text)
-    except OSError as error:
-        raise InputError(
-            f"cannot be written: {error.strerror or error}",
-            where=what[0],
-            expected="a file in a directory that exists",
-        ) from None
     if Path(what[0]).is_file():  # not a pipe, which may be standard output
         typer.echo(f"{what[0]}: {plural(text.count(chr(10)), 'run')}")
 

@@ -213,6 +213,7 @@ def _write(it: Judgement, conditions: list[Condition], places: dict[str, Path | 
         InputError: a file cannot be written.
     """
     from autotune import __version__
+    from autotune.disk import writing
     from autotune.judging.reports import junit
     from autotune.judging.shown import markdown
     from autotune.report.sarif import sarif
@@ -224,14 +225,8 @@ def _write(it: Judgement, conditions: list[Condition], places: dict[str, Path | 
     }
     for kind, path in places.items():
         if path is not None:
-            try:
+            with writing(f"--{kind} {path}"):
                 path.write_text(texts[kind](), encoding="utf-8")
-            except OSError as error:
-                raise InputError(
-                    f"cannot be written: {error.strerror or error}",
-                    where=f"--{kind} {path}",
-                    expected="a file in a directory that exists",
-                ) from None
 
 
 def _print(it: Judgement, directory: Path) -> None:

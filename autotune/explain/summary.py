@@ -12,7 +12,7 @@ work. (The host takes longer under the profiler, and the device then waits for i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean, pvariance
 
 from autotune.explain.records import Operator, Peak, PerfSummary
@@ -125,25 +125,14 @@ def metrics(summaries: Mapping[str, PerfSummary | None]) -> dict[str, float]:
     for side, summary in summaries.items():
         if summary is None:
             continue
-        values: dict[str, float | None] = {
-            "reader_cost_ms": 1e3 * summary.reader_cost_s,
-            "batch_cost_ms": 1e3 * summary.batch_cost_s,
-            "reader_ratio": summary.reader_ratio,
-            "ips": summary.ips_mean,
-            "ips_max": summary.ips_max,
-            "ips_min": summary.ips_min,
-            "ips_variance": summary.ips_variance,
-            "steps": float(summary.steps),
-            "steps_skipped": float(summary.steps_skipped),
-            "device_utilisation": summary.device_utilisation,
-            "peak_memory_gib": summary.peak_memory_gib,
-            "host_to_device_bytes": summary.host_to_device_bytes,
-            "host_to_device_bytes_per_s": summary.host_to_device_bytes_per_s,
-            "model_flops": summary.model_flops,
-            "mfu": summary.mfu,
-        }
+        values = asdict(summary)
+        values["ips"] = values.pop("ips_mean")
+        for cost in ("reader_cost", "batch_cost"):
+            values[f"{cost}_ms"] = 1e3 * values.pop(f"{cost}_s")
         found |= {
-            f"summary/{side}/{name}": value for name, value in values.items() if value is not None
+            f"summary/{side}/{name}": float(value)
+            for name, value in values.items()
+            if value is not None and not isinstance(value, str)  # what a figure is of
         }
     return found
 

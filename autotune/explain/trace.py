@@ -105,32 +105,18 @@ class Op:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Stretch):
     """A kernel on the device."""
 
-    name: str
-    start_s: float
-    duration_s: float
     op: int = -1  # index of the operator that launched it; -1: unknown
-
-    @property
-    def end_s(self) -> float:
-        return self.start_s + self.duration_s
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """A copy to, from or on the device."""
+class Copy(Stretch):
+    """A copy to, from or on the device, e.g. "Memcpy HtoD (Pageable -> Device)"."""
 
-    name: str  # "Memcpy HtoD (Pageable -> Device)"
-    start_s: float
-    duration_s: float
     nbytes: int
     op: int = -1
-
-    @property
-    def end_s(self) -> float:
-        return self.start_s + self.duration_s
 
     @property
     def to_device(self) -> bool:

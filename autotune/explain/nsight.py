@@ -84,20 +84,10 @@ NCU = Tool("ncu", "Nsight Compute", ".ncu-rep")
 
 def nsys_words(report: str) -> tuple[str, ...]:
     """Words to put before the job's command. ``report``: the path without its suffix."""
-    return (
-        "nsys",
-        "profile",
-        "-t",
-        "cuda,nvtx,osrt,cudnn,cublas",
-        "--cuda-graph-trace=node",  # by default a graph is one event, without its kernels
-        "--capture-range=cudaProfilerApi",
-        "--capture-range-end=stop",
-        "--kill=none",
-        "--sample=none",
-        "--force-overwrite=true",
-        "-o",
-        report,
-    )
+    # by default a graph is one event, without its kernels
+    traced = "nsys profile -t cuda,nvtx,osrt,cudnn,cublas --cuda-graph-trace=node"
+    captured = "--capture-range=cudaProfilerApi --capture-range-end=stop --kill=none --sample=none"
+    return (*f"{traced} {captured} --force-overwrite=true -o".split(), report)
 
 
 def ncu_words(report: str, kernels: Sequence[str]) -> tuple[str, ...]:
@@ -110,16 +100,9 @@ def ncu_words(report: str, kernels: Sequence[str]) -> tuple[str, ...]:
     )
     only = ("--kernel-name", f"regex:^({wanted})$") if wanted else ()
     return (
-        "ncu",
-        "--target-processes",
-        "all",
-        "--profile-from-start",
-        "off",
+        *"ncu --target-processes all --profile-from-start off".split(),
         *only,
-        "--launch-count",
-        str(NCU_LAUNCHES),
-        "--force-overwrite",
-        "--export",
+        *f"--launch-count {NCU_LAUNCHES} --force-overwrite --export".split(),
         report,
     )
 
@@ -155,17 +138,8 @@ def export(report: Path) -> Path:
         Unreadable: nsys fails, or takes too long.
     """
     target = report.with_suffix(".sqlite")
-    words = [
-        "nsys",
-        "export",
-        "--type",
-        "sqlite",
-        "--force-overwrite=true",
-        "--output",
-        str(target),
-        str(report),
-    ]
-    done = _call(words)
+    words = "nsys export --type sqlite --force-overwrite=true --output".split()
+    done = _call([*words, str(target), str(report)])
     if done.returncode or not target.exists():
         raise Unreadable(f"nsys export failed: {_last_line(done.stderr or done.stdout)}")
     return target

@@ -12,6 +12,7 @@ up to 1 GiB; for a large file that is opened to append to, its old length suffic
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -116,7 +117,6 @@ class Backups:
         Raises:
             OSError: too large, not a regular file, or no disk space.
         """
-        import errno
         import shutil
 
         if os.path.islink(path):
@@ -136,8 +136,6 @@ class Backups:
 
 
 def cannot_keep(path: str, error: OSError) -> CannotKeep:
-    import errno
-
     why = error.strerror or str(error)
     text = f"autotune cannot back up this file ({why}), so the trial may not change it"
     return CannotKeep(error.errno or errno.EIO, text, path)

@@ -15,10 +15,12 @@ is also identified by its inode.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import threading
 from collections.abc import Iterator
+from stat import S_ISDIR
 from typing import Any, NamedTuple
 
 
@@ -49,7 +51,7 @@ class Log:
 
     def has_made(self, path: str, stat: os.stat_result) -> bool:
         """Whether the session has made the file or directory at ``path`` with lstat ``stat``."""
-        made, folder = self.made.get(path), stat.st_mode & 0o170000 == 0o040000
+        made, folder = self.made.get(path), S_ISDIR(stat.st_mode)
         return made is not None and made.folder == folder and made.inode in (0, stat.st_ino)
 
     @contextlib.contextmanager
@@ -94,8 +96,6 @@ class Log:
         # the leading newline keeps a partial line before it from corrupting this entry
         line = f"\n{json.dumps(record)}\n".encode()
         if os.write(self._file, line) < len(line):
-            import errno
-
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._catch_up()
 

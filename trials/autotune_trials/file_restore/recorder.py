@@ -15,9 +15,11 @@ directories that the session has made, and if they are moved or linked into the 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
+from stat import S_IMODE, S_ISDIR, S_ISREG
 from typing import Any
 
 from autotune_trials.file_restore.backups import COPY_BYTES, Backups, CannotKeep, cannot_keep
@@ -65,7 +67,7 @@ class Ledger:
         self._require_not_ours(below(path, (self.directory,)), path)
         with self._log.alone():
             stat = _lstat(path)
-            if stat is not None and not _is_directory(stat):
+            if stat is not None and not S_ISDIR(stat.st_mode):
                 self._loses_its_name(path, stat)
 
     def renames(self, source: str, target: str) -> None:
@@ -109,7 +111,7 @@ class Ledger:
     def removes_directory(self, path: str) -> None:
         """The job removes the directory ``path``, if it is empty."""
         stat = _lstat(path)
-        if stat is not None and _is_directory(stat) and not os.listdir(path):
+        if stat is not None and S_ISDIR(stat.st_mode) and not os.listdir(path):
             with self._log.alone():
                 self._loses_its_name(path, stat)
 
@@ -131,7 +133,7 @@ class Ledger:
     def _about_new(self, path: str, old: str, stat: os.stat_result) -> dict[str, Any]:
         """The log entry for ``path``, a new name of ``old``, which the session made or keeps."""
         kept = old in self._log.kept or (stat.st_dev, stat.st_ino) in self._log.inodes
-        made = self._log.made.get(old, Made())._replace(folder=_is_directory(stat))
+        made = self._log.made.get(old, Made())._replace(folder=S_ISDIR(stat.st_mode))
         stays = not kept and not self.scope.holds(path, made.checkpoint)
         return made._replace(inode=0 if made.folder else stat.st_ino, stays=stays)._asdict()
 
@@ -139,7 +141,7 @@ class Ledger:
         """Keep a file or directory that the session has not made; False if a different file is
         already kept under this name.
         """
-        known, folder = self._log.kept.get(path), _is_directory(stat)
+        known, folder = self._log.kept.get(path), S_ISDIR(stat.st_mode)
         if known is None:
             # it may already be kept under another name
             about = self._log.inodes.get((stat.st_dev, stat.st_ino)) or _about(stat)
@@ -193,8 +195,6 @@ class Ledger:
 
     def _require_not_ours(self, ours: bool, path: str) -> None:
         if ours:
-            import errno
-
             text = "autotune needs this until the trial ends (use --run-dir to place it elsewhere)"
             raise CannotKeep(errno.EPERM, text, path)
 
@@ -210,8 +210,8 @@ def _about(stat: os.stat_result) -> dict[str, Any]:
     found = {
         "dev": stat.st_dev,
         "ino": stat.st_ino,
-        "mode": stat.st_mode & 0o7777,
-        "folder": _is_directory(stat),
+        "mode": S_IMODE(stat.st_mode),
+        "folder": S_ISDIR(stat.st_mode),
     }
     return found | {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
@@ -226,7 +226,7 @@ def _unlinked(path: str) -> bool:
 
 def _opens_old(path: str, stat: os.stat_result, flags: int) -> bool:
     """Whether opening will succeed and open the existing file."""
-    regular, new = stat.st_mode & 0o170000 == 0o100000, flags & os.O_EXCL and flags & os.O_CREAT
+    regular, new = S_ISREG(stat.st_mode), flags & os.O_EXCL and flags & os.O_CREAT
     return regular and not new and os.access(path, os.W_OK)
 
 
@@ -242,20 +242,16 @@ def _renaming_fails(stat: os.stat_result, there: Any, source: str, target: str) 
         return True
     if there is None:
         return below(target, (source,))
-    if _is_directory(stat):
-        return not _is_directory(there) or bool(os.listdir(target))
-    return _is_directory(there) or os.path.samestat(there, stat)
+    if S_ISDIR(stat.st_mode):
+        return not S_ISDIR(there.st_mode) or bool(os.listdir(target))
+    return S_ISDIR(there.st_mode) or os.path.samestat(there, stat)
 
 
 def _tree(path: str, stat: os.stat_result) -> Iterator[tuple[str, os.stat_result]]:
     """``path``, and everything in it if it is a directory."""
     yield path, stat
-    for above, folders, files in os.walk(path) if _is_directory(stat) else ():
+    for above, folders, files in os.walk(path) if S_ISDIR(stat.st_mode) else ():
         for name in (*folders, *files):
             found = _lstat(os.path.join(above, name))
             if found is not None:
                 yield os.path.join(above, name), found
-
-
-def _is_directory(stat: os.stat_result) -> bool:
-    return stat.st_mode & 0o170000 == 0o040000

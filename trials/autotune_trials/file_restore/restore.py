@@ -24,6 +24,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from stat import S_IMODE, S_ISREG
 from typing import Any
 
 from autotune_trials.file_restore import left_behind
@@ -317,7 +318,7 @@ def _write(path: str, contents: str, entry: dict[str, Any]) -> None:
 def _as_it_was(path: str, entry: dict[str, Any]) -> None:
     """Restore length, mode and mtime."""
     stat = os.lstat(path)
-    if stat.st_mode & 0o170000 != 0o100000:
+    if not S_ISREG(stat.st_mode):
         return
     if stat.st_size < entry["size"]:
         raise OSError(f"it was {entry['size']} bytes long and is now {stat.st_size}")
@@ -330,7 +331,7 @@ def _as_it_was(path: str, entry: dict[str, Any]) -> None:
 
 
 def _set_mode(path: str, mode: int) -> None:
-    if os.lstat(path).st_mode & 0o7777 != mode:  # chmod fails on another user's file
+    if S_IMODE(os.lstat(path).st_mode) != mode:  # chmod fails on another user's file
         os.chmod(path, mode)
 
 

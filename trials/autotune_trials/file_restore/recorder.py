@@ -40,10 +40,7 @@ class Ledger:
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        with open(
-            os.path.join(directory, "places"), encoding="utf-8", errors="surrogateescape"
-        ) as file:
-            self.scope = PathScope.load(file.read()).with_caches(sys.prefix, sys.base_prefix)
+        self.scope = PathScope.read(directory).with_caches(sys.prefix, sys.base_prefix)
         self._log, self._backups = Log(directory), Backups(directory)
         os.register_at_fork(after_in_child=self._log.begin_again)
 

@@ -84,7 +84,10 @@ class _Restoring:
     def __init__(self, session: str, log: Log, late: bool) -> None:
         self._session, self._log = session, log
         ledger = str(SessionPaths(Path(session)).written)
-        self._backups, self._scope = Backups(ledger), _load_scope(ledger)
+        self._backups = Backups(ledger)
+        self._scope: PathScope | None = None
+        with contextlib.suppress(OSError, KeyError, ValueError):  # missing or damaged
+            self._scope = PathScope.read(ledger)
         self._limit = left_behind.last_sign(session) + SILENT_S if late else None
         self._outcome: Outcome = {kind: [] for kind in left_behind.KINDS}
         self._going = {
@@ -245,16 +248,6 @@ class _Restoring:
         outcome["left"] = sorted(strangers | asides)
         outcome["removed"] = sorted(top for top in tops if not os.path.lexists(top))
         outcome["restored"] = sorted({path for path in outcome["restored"] if path not in trouble})
-
-
-def _load_scope(ledger: str) -> PathScope | None:
-    try:
-        with open(
-            os.path.join(ledger, "places"), encoding="utf-8", errors="surrogateescape"
-        ) as file:
-            return PathScope.load(file.read())
-    except (OSError, KeyError, ValueError):
-        return None
 
 
 def _asides(path: str) -> Iterator[str]:

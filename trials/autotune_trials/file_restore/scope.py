@@ -31,6 +31,13 @@ class PathScope(NamedTuple):
         return "\0".join(rows)
 
     @classmethod
+    def read(cls, ledger: str) -> PathScope:
+        """The scope of the session with this ledger."""
+        places = os.path.join(ledger, "places")
+        with open(places, encoding="utf-8", errors="surrogateescape") as file:
+            return cls.load(file.read())
+
+    @classmethod
     def load(cls, text: str) -> PathScope:
         found: dict[str, list[str]] = {kind: [] for kind in cls._fields}
         for row in text.split("\0"):

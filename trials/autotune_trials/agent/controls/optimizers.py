@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, ClassVar
 
 from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.controls.optimizer_copy import fused_works
@@ -13,6 +13,10 @@ Flags = tuple[Any, Any]  # (foreach, fused), from which torch chooses
 
 class OptimizerControl:
     """One optimizer's implementation and learning-rate factor."""
+
+    # whether torch's fused kernel works, by class, options, and (device, dtype) of the parameters:
+    # a job may build an optimizer for every task, and trying it waits for the device
+    _fused: ClassVar[dict[Any, bool]] = {}
 
     def __init__(self, torch: Any, optimizer: Any) -> None:
         self._torch = torch
@@ -24,8 +28,6 @@ class OptimizerControl:
         self._own_amp_flag: Any = None
         self._hooks: tuple[Any, ...] = ()
         self._own_lr: list[Any] | None = None  # while a step runs with a factor
-        # (device, dtype) pairs of its parameters -> does torch's fused kernel work for them
-        self._fused: dict[Any, bool] = {}
 
     @property
     def optimizer(self) -> Any:  # None once the job has dropped it
@@ -60,9 +62,15 @@ class OptimizerControl:
 
     def _fused_works(self, optimizer: Any, parameters: list[Any]) -> bool:
         kinds = frozenset((p.device, p.dtype) for p in parameters)
-        if self._fused.get(kinds) is None:
-            self._fused[kinds] = fused_works(self._torch, optimizer)
-        return self._fused[kinds]
+        options = frozenset(
+            (name, bool(value))
+            for name, value in optimizer.defaults.items()
+            if isinstance(value, (bool, int, float))
+        )
+        key = (type(optimizer), kinds, options)
+        if key not in self._fused:
+            self._fused[key] = fused_works(self._torch, optimizer)
+        return self._fused[key]
 
     def implementation(self) -> str:
         """The implementation the job asked for."""

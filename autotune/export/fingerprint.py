@@ -52,6 +52,7 @@ COMPARED = {
     "torch_version": "torch",
     "cuda_version": "CUDA",
 }
+OF_GPUS = ("device_name", "device_count", "cuda_version")  # compared only if both jobs run on a GPU
 
 
 def current(tuned: TunedConfig, env: Mapping[str, str]) -> Machine:
@@ -134,7 +135,7 @@ def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[
     """(label, before, now) of each difference that makes two machines' figures incomparable."""
     found = []
     for name, word in COMPARED.items():
-        if name in ("device_name", "device_count", "cuda_version") and not gpu:
+        if name in OF_GPUS and not gpu:
             continue
         before, after = then.get(name), getattr(now, name)
         if before and after and str(before) != str(after):

@@ -110,7 +110,8 @@ def plan(
     """
     knobs = knobs_of(tuned)
     values = {name: choice.value for name, choice in tuned.knobs.items()}
-    secrets = _secrets(tuned, base, partial)
+    why = ": needed by the job; tuned.yaml holds no secrets"
+    secrets = secrets_of(tuned, base, why, partial=partial)
     places = {"seed": str(seed), "trial_dir": str(out or tuned.workdir / "out")}
     words = filled_command(command_line(tuned.command, knobs.values(), values), places)
     if extra and shell_line(words) is not None:
@@ -168,11 +169,18 @@ def uses_out(tuned: TunedConfig) -> bool:
     return any("{trial_dir}" in word for word in (*tuned.command, *tuned.env.values()))
 
 
-def _secrets(tuned: TunedConfig, base: Mapping[str, str], partial: bool) -> dict[str, str]:
+def secrets_of(
+    tuned: TunedConfig, base: Mapping[str, str], why: str, *, partial: bool = False
+) -> dict[str, str]:
+    """The job's secrets from ``base``; ``partial``: those there are.
+
+    Raises:
+        InputError: one is not set; ``why`` ends the sentence.
+    """
     missing = [name for name in tuned.env_from_launch if name not in base]
     if missing and not partial:
         raise InputError(
-            f"{' and '.join(missing)} not set: needed by the job; tuned.yaml holds no secrets",
+            f"{' and '.join(missing)} not set{why}",
             where="environment",
             expected="the variables under env_from_launch",
             remedy=f"export {missing[0]}=… first",

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from autotune.errors import InputError
 from autotune.export.fingerprint import here
-from autotune.export.launching import knobs_of, with_secrets
+from autotune.export.launching import knobs_of, secrets_of, with_secrets
 from autotune.export.load import find_tuned, load_tuned
 from autotune.job import command as commands
 from autotune.job.load import load_job
@@ -85,15 +85,7 @@ def load_side(name: str, path: Path) -> Side:
     if file == path and not _is_tuned(file):
         return Side(name, str(path), load_job(path))
     tuned = load_tuned(file)
-    missing = [v for v in tuned.env_from_launch if v not in os.environ]
-    if missing:
-        raise InputError(
-            f"{' and '.join(missing)} not set; {path} does not contain secrets",
-            where="environment",
-            expected="the variables under env_from_launch",
-            remedy=f"export {missing[0]}=… first",
-        )
-    secrets = {v: os.environ[v] for v in tuned.env_from_launch}
+    secrets = secrets_of(tuned, os.environ, f"; {path} does not contain secrets")
     spec = JobSpec(
         name=tuned.name,
         command=tuple(with_secrets(tuned.command, secrets)),

@@ -28,17 +28,7 @@ INDEX = "batch.kubernetes.io/job-completion-index"  # annotation of an indexed J
 
 def write(tuned: TunedConfig) -> str:
     name = slug(tuned.name)
-    title = [*head(tuned, "run with tuned settings, under Kubernetes"), *knob_comments(tuned)]
-    title += ["#", *comment("Fill in the image; kubectl rejects the Job until you do.")]
-    title += comment(
-        f"It must contain a shell and the job at {tuned.workdir}"
-        + (
-            ", and autotune-torch, which applies settings inside the running job."
-            if uses_launch(tuned)
-            else "."
-        )
-    )
-    title += secrets_comment(tuned, name)
+    title = title_of(tuned, name, "under Kubernetes", kind="Job", shell="a shell")
     wanted = resources_of(tuned)
     job = _job(tuned, name, wanted)
     if wanted.nodes == 1:
@@ -106,14 +96,24 @@ def _job(tuned: TunedConfig, name: str, wanted: Resources) -> dict[str, Any]:
     }
 
 
-def secrets_comment(tuned: TunedConfig, name: str) -> list[str]:
-    """Comment on how to create the Secret; [] if the job has no secrets."""
-    if not tuned.env_from_launch:
-        return []
-    return comment(
-        f"Secrets are read from a Secret: kubectl create secret generic {name}-secrets"
-        f" --from-literal={tuned.env_from_launch[0]}=…"
+def title_of(tuned: TunedConfig, name: str, where: str, *, kind: str, shell: str) -> list[str]:
+    """The file's first comments: the settings, what the image must contain, the Secret."""
+    title = [*head(tuned, f"run with tuned settings, {where}"), *knob_comments(tuned)]
+    title += ["#", *comment(f"Fill in the image; kubectl rejects the {kind} until you do.")]
+    title += comment(
+        f"It must contain {shell} and the job at {tuned.workdir}"
+        + (
+            ", and autotune-torch, which applies settings inside the running job."
+            if uses_launch(tuned)
+            else "."
+        )
     )
+    if tuned.env_from_launch:
+        title += comment(
+            f"Secrets are read from a Secret: kubectl create secret generic {name}-secrets"
+            f" --from-literal={tuned.env_from_launch[0]}=…"
+        )
+    return title
 
 
 def secrets(tuned: TunedConfig, name: str) -> list[dict[str, Any]]:

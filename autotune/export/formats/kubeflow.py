@@ -15,13 +15,11 @@ from autotune.export.formats.k8s import (
     manifest,
     resources,
     secrets,
-    secrets_comment,
     shared_memory,
+    title_of,
 )
 from autotune.export.formats.resources import resources_of, slug
 from autotune.export.formats.whole_script import through_launch, whole_script
-from autotune.export.launching import uses_launch
-from autotune.export.shell_words import comment, head, knob_comments
 from autotune.export.tuned import TunedConfig
 
 RUNTIME = "torch-distributed"  # ships with Kubeflow Trainer
@@ -30,17 +28,7 @@ NODE = "node"  # name of the runtime's training job and container
 
 def write(tuned: TunedConfig) -> str:
     name = slug(tuned.name, longest=44)  # its pods' names add 19 characters of 63
-    title = [*head(tuned, "run with tuned settings, by Kubeflow Trainer"), *knob_comments(tuned)]
-    title += ["#", *comment("Fill in the image; kubectl rejects the TrainJob until you do.")]
-    title += comment(
-        f"It must contain bash and the job at {tuned.workdir}"
-        + (
-            ", and autotune-torch, which applies settings inside the running job."
-            if uses_launch(tuned)
-            else "."
-        )
-    )
-    title += secrets_comment(tuned, name)
+    title = title_of(tuned, name, "by Kubeflow Trainer", kind="TrainJob", shell="bash")
     return manifest(title, _train_job(tuned, name))
 
 

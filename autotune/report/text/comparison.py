@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autotune import words
 from autotune.explain.records import Finding, Operator
-from autotune.export.fingerprint import COMPARED
+from autotune.export.fingerprint import compared
 from autotune.report.text import story
 from autotune.results import Anatomy, Interval, Result
 
 MOST_OPERATORS = 8  # rows, those that changed most
-OF_GPUS = ("device_name", "device_count", "cuda_version")  # compared only if both jobs run on a GPU
 
 
 @dataclass(frozen=True)
@@ -85,12 +84,10 @@ def unlike(a: Result, b: Result) -> list[str]:
                 for gpu, name in zip(on_gpus, "AB", strict=True)
             )
         )
-    for field, word in COMPARED.items():
-        if field in OF_GPUS and not all(on_gpus):
-            continue
-        then, now = getattr(one.machine, field), getattr(other.machine, field)
-        if then and now and str(then) != str(now):
-            found.append(f"{word}: {words.clean(then, 120)} in A, {words.clean(now, 120)} in B")
+    found += [
+        f"{word}: {words.clean(in_a, 120)} in A, {words.clean(in_b, 120)} in B"
+        for word, in_a, in_b in compared(asdict(one.machine), other.machine, gpu=all(on_gpus))
+    ]
     objectives = [str(r.environment.get("objective", "throughput")) for r in (a, b)]
     if objectives[0] != objectives[1]:
         found.append(f"objective: {objectives[0]} in A, {objectives[1]} in B")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune import words
-from autotune.export.fingerprint import COMPARED
+from autotune.export.fingerprint import COMPARED, OF_GPUS
 from autotune.job.run_dir import RUNS
 from autotune.report.text import story
 from autotune.results import Result
@@ -82,7 +82,7 @@ def pinned(result: Result) -> list[str]:
     found = []
     for name, word in COMPARED.items():
         value = getattr(machine, name)
-        if not value or (name in ("device_name", "device_count", "cuda_version") and not on_gpu):
+        if not value or (name in OF_GPUS and not on_gpu):
             continue
         found.append(
             f"{value} {word}" if isinstance(value, int) else f"{word} {words.clean(value, 60)}"

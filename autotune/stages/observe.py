@@ -18,7 +18,7 @@ from statistics import fmean
 
 from autotune.errors import BaselineError, HookError, InputError
 from autotune.executors.base import SessionFailed
-from autotune.results import Observation
+from autotune.results import Anatomy, Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FIRST_RUN, FreshRuns, later_run_s
@@ -189,6 +189,35 @@ def _measure(context: RunContext, first: Record) -> Observation:
     )
     if any(window.power_capped for window in windows):
         context.progress.note("the GPU runs at its power cap; the figures hold for this cap")
+    observation = conclude(
+        context,
+        hello,
+        parts,
+        windows,
+        noise=noise_of(measured),
+        ceiling=ceiling,
+        compute_s=compute_s,
+    )
+    return replace(
+        observation, run_s=later_run_s(context, first), energy_counters=first.window.energy_counters
+    )
+
+
+def conclude(
+    context: RunContext,
+    hello: Hello,
+    parts: Anatomy,
+    windows: Sequence[Window],
+    *,
+    noise: float = 0.0,
+    ceiling: float | None = None,
+    compute_s: float | None = None,
+) -> Observation:
+    """What follows from the measured windows: facts about the job, its knobs, its bottleneck.
+
+    Args:
+        compute_s: seconds of a backward pass when batches cost nothing; None: unknown.
+    """
     job = replace(
         hello.job,
         reader=reader_of(windows, compute_s),
@@ -196,7 +225,6 @@ def _measure(context: RunContext, first: Record) -> Observation:
         device_memory_share=memory_share(hello, windows),
     )
     domains, defaults, withdrawn = choose_knobs(context, hello.machine, job)
-    noise = noise_of(measured)
     loader = job.loader
     restarts = loader is not None and restarts_workers(
         loader.num_workers, loader.persistent_workers
@@ -215,8 +243,6 @@ def _measure(context: RunContext, first: Record) -> Observation:
         withdrawn=withdrawn,
         fingerprint=hello.fingerprint,
         startup_s=hello.startup_s,
-        run_s=later_run_s(context, first),
-        energy_counters=first.window.energy_counters,
     )
 
 

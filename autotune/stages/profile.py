@@ -7,7 +7,6 @@ one process │ warm-up │ timed │ watched │ profiled │
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
@@ -16,9 +15,8 @@ from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import RunContext
 from autotune.stages.explain import examine, profiled
-from autotune.stages.observe import choose_knobs, copy_share, explain_failure, memory_share
-from autotune.verdict.bottleneck import name_bottleneck
-from autotune.verdict.timing import anatomy, drop_start, reader_of, restarts_workers, warm_up_end
+from autotune.stages.observe import conclude, explain_failure
+from autotune.verdict.timing import anatomy, drop_start, warm_up_end
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Hello, Record
 
@@ -57,30 +55,4 @@ def observed(context: RunContext, hello: Hello, record: Record) -> Observation:
     """Build the Observation that one process allows: no comparison, so no noise and no ceiling."""
     left_out = warm_up_end(record.window.times_s)
     parts = anatomy(drop_start(record.window, left_out), left_out)
-    windows = [record.window]
-    job = replace(
-        hello.job,
-        reader=reader_of(windows, None),
-        copy_share=copy_share(windows),
-        device_memory_share=memory_share(hello, windows),
-    )
-    domains, defaults, withdrawn = choose_knobs(context, hello.machine, job)
-    loader = job.loader
-    restarts = loader is not None and restarts_workers(
-        loader.num_workers, loader.persistent_workers
-    )
-    bottleneck, why = name_bottleneck(parts, None, restarts_workers=restarts)
-    return Observation(
-        machine=hello.machine,
-        job=job,
-        anatomy=parts,
-        noise=0.0,
-        ceiling=None,
-        bottleneck=bottleneck,
-        bottleneck_why=why,
-        domains=domains,
-        defaults=defaults,
-        withdrawn=withdrawn,
-        fingerprint=hello.fingerprint,
-        startup_s=hello.startup_s,
-    )
+    return conclude(context, hello, parts, [record.window])

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Collection, Sequence
 
-from autotune.export.launching import knobs_of
+from autotune.export.launching import knobs_of, needs_launch
 from autotune.export.tuned import TunedConfig, TunedKnob
 from autotune.job.command import fill, placeholders
 from autotune_spaces.base import Knob, Scope, Start, Value
@@ -132,6 +132,18 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def _set_by_knobs(tuned: TunedConfig) -> set[str]:
+    """The variables that the settings set or unset."""
+    found = {"OMP_NUM_THREADS"} if "intra_op_threads" in tuned.knobs else set()
+    for name, knob in knobs_of(tuned).items():
+        value = tuned.knobs[name].value
+        found |= {*knob.environment(value)}
+        if not needs_launch(knob, value):
+            lines = exports(knob, value, tuned)
+            found |= {line.split()[1].partition("=")[0] for line in lines}
+    return found
+
+
 def head(tuned: TunedConfig, what: str) -> list[str]:
     """Title lines: the job, what this file is, where its settings come from."""
     p = tuned.provenance
@@ -148,7 +160,8 @@ def head(tuned: TunedConfig, what: str) -> list[str]:
             f" {p.machine.get('torch_version', '?')}"
         )
     )
-    elsewhere = {n: v for n, v in (p.environment or {}).items() if n not in tuned.env}
+    known = {*tuned.env, *_set_by_knobs(tuned)}
+    elsewhere = {n: v for n, v in (p.environment or {}).items() if n not in known}
     if elsewhere:
         set_there = " ".join(f"{n}={shlex.quote(v)}" for n, v in elsewhere.items())
         lines += comment(one_line(f"tuned in a shell with {set_there}: set the same here"))

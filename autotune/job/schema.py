@@ -511,7 +511,10 @@ class JobFile(_Model):
     side_effects: SideEffects = Field(default_factory=lambda: SideEffects())
     traces: Annotated[Literal["none", "finalists", "all"], _one_of(TRACES, "traces")] = Field(
         "finalists",
-        description="Profiler traces kept: none, of baseline and winner, or of every trial.",
+        description=(
+            "Profiler traces kept: none, of baseline and winner, or also of the trials, fastest"
+            " first, as long as the budget lasts."
+        ),
     )
     hang_timeout_s: float | None = Field(
         None,

@@ -119,7 +119,13 @@ def _with_model(
     known_of |= {g.knob: g for g in fresh if g.kept == (g.knob in config)}
     gains = tuple(known_of.values())
     if log_gain <= math.log1p(MINIMUM_GAIN):
-        tried = {g.knob for g in fresh}
+        tried = {
+            name
+            for t in trials
+            if t.origin == "process"
+            for name, value in t.config.items()
+            if found.config.get(name) != value
+        }
         return _in_doubt(context, observation, [g for g in gains if g.knob not in tried]), gains
     first = Finalist(config, tuple(g for g in gains if g.kept == (g.knob in config)))
     return (first, *_runner_up(context.spec.search_space, observation, first, log_gain)), gains

@@ -290,7 +290,7 @@ def test_a_stream_that_is_not_recognized_is_switched_at_its_next_epoch_and_says_
             used.append(running.settings.num_workers)
         assert used == [0, 2]
         told = capsys.readouterr().err
-        assert told.count("from the next epoch only") == 1 and "num_workers=2" in told
+        assert told.count("until its next epoch") == 1 and "num_workers=2" in told
     finally:
         agent.stop()
 

@@ -432,6 +432,11 @@ def test_scripts_name_the_variables_of_the_shell_it_was_tuned_in(folder: Path) -
     for form in ("shell", "sbatch", "k8s", "torchrun"):
         text = FORMATS[form].write(config)
         assert "# tuned in a shell with OMP_NUM_THREADS=4: set the same here\n" in text
+    set_here = tuned(folder, {"intra_op_threads": TunedKnob(1, 4)}, provenance=known)
+    said = [
+        line for line in FORMATS["shell"].write(set_here).splitlines() if "a shell with" in line
+    ]
+    assert said == ["# tuned in a shell with NCCL_DEBUG=INFO: set the same here"]
 
 
 def test_torchrun_runs(folder: Path, tmp_path: Path) -> None:

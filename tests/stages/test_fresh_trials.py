@@ -347,3 +347,18 @@ def test_a_short_search_without_an_answer_proves_what_it_left_in_doubt(tmp_path:
     assert found["gains"] and not any(gain["kept"] for gain in found["gains"])
     assert not any(t.origin == "process" for t in result.trials)
     assert {key for r in machine.confirmed() for key in r.config} == {"amp_dtype"}
+
+
+def test_what_fresh_processes_have_refuted_is_not_in_doubt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_study, "MOST_BLOCKS", 8)
+
+    def slower(request: FixedRun, record: Record) -> Record:
+        return faster(record, 0.5) if request.config.get("amp_dtype") else record
+
+    planted = table(Loss(), factors={"amp_dtype": {"bfloat16": 0.95}}, block_noise=0.1)
+    machine = Machine(planted, slower, seed=1)
+    result = run(tmp_path, machine, job(tmp_path, "{amp_dtype: [bfloat16]}"))
+    assert [t.state for t in result.trials if t.origin == "process"] == ["pruned"]
+    assert not machine.confirmed()

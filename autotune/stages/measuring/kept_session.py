@@ -28,6 +28,7 @@ from autotune_trials.protocol.messages import Block, BlockReport, Window
 BLOCK_LIMIT_S = 60.0  # a candidate this slow has lost anyway
 TOO_MANY_WORKERS = "workers are more than the machine or its limits hold"
 COMPILE_LIMIT_S = 300.0  # max-autotune of a large model takes minutes
+STARTS = 3  # failed ones in a row after which the job, which has started before, is given up
 
 
 class BlockFailed(Exception):
@@ -70,6 +71,7 @@ class KeptSession:
         self._job: JobFacts | None = None
         self._kills = 0  # of the job from outside, since a block was finished
         self._lost = 0  # sessions whose machine was lost
+        self._failed_starts = 0  # in a row
         self._changed = False  # whether another configuration than the unchanged job's was run
         self._own_memory_gib = own_memory_gib
 
@@ -96,7 +98,7 @@ class KeptSession:
         """The running session, started if necessary."""
         if self._session is None:
             self._session = self._opened()
-            self._job = self._session.job
+            self._job, self._failed_starts = self._session.job, 0
             self.room.begin_session(self._session.blocks, self._session.iterations)
             self._changed |= self._session.blocks > 0
         return self._session
@@ -237,8 +239,16 @@ class KeptSession:
                 f"{failure.detail}; repeating the measurement that was running there"
             )
             return block
-        # nothing was asked of the job that it does not do by itself, as when it could not start
-        own = self._session is None or _is_own(config, block)
+        if self._session is None and self._job is not None and not self.process_config:
+            # it has started before: a port may still be in use, memory not yet be free
+            self._failed_starts += 1
+            if self._failed_starts == STARTS:
+                raise failure
+            self.restarts += 1
+            self.context.progress.note(f"the job did not start again ({failure.detail}); retrying")
+            return block
+        # nothing was asked of the job that it does not do by itself
+        own = _is_own(config, block)
         # it raised before it finished one iteration with these settings
         at_once = failure.kind == "crash" and failure.in_block == 0 and not own
         if not at_once and self.room.may_have_ended(failure.kind, block):

@@ -119,6 +119,11 @@ class ModelStudy:
         """Whether all knobs of ``config`` are searched now."""
         return set(config) <= set(self.names)
 
+    @property
+    def _block_noise(self) -> float:
+        """Standard deviation of a block's log cost, as seen before the search."""
+        return min(max(self.observation.noise, 0.02), 0.2)
+
     def _make_model(self, rows: Sequence[Row]) -> ModelSearch:
         observation = self.observation
         model = ModelSearch(
@@ -130,7 +135,7 @@ class ModelStudy:
             if observation.bottleneck in LOADER_KINDS
             else observation.bottleneck,
             seed=self.context.seed,
-            noise=min(max(observation.noise, 0.02), 0.2),
+            noise=self._block_noise,
             compile_start_up_s=self._times.compile_s,
             planned_s=self.context.spec.planned_steps * observation.anatomy.iteration_s,
             expected=self._expected,
@@ -280,7 +285,7 @@ class ModelStudy:
         """Forget what was measured with fewer workers if a series for it has shown more to be
         faster.
         """
-        compared = self._workers.learn(records, self._configurations, self.model.noise)
+        compared = self._workers.learn(records, self._configurations, self._block_noise)
         if compared is None:
             return
         fewer, more = compared

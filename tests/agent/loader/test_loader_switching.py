@@ -528,13 +528,13 @@ def test_dataset_changed_between_epochs_is_seen_by_workers_a_knob_keeps(hook, ne
 
 def test_functions_changed_between_epochs_are_seen_by_workers_a_knob_keeps(hook):
     class Resize:
-        size = 1
+        size, calls = 1, 0
 
         def __call__(self, rows):
             return [row * self.size for row in rows]
 
         def collate(self, rows):
-            return self(rows)
+            return [row * self.size for row in rows]
 
     def bound(rows):
         return [row * factor for row in rows]
@@ -552,18 +552,22 @@ def test_functions_changed_between_epochs_are_seen_by_workers_a_knob_keeps(hook)
         nonlocal factor
         factor = 5
 
-    changes = {
-        2: lambda: setattr(resize, "size", 2),
-        3: lambda: (setattr(loader, "collate_fn", resize.collate), setattr(resize, "size", 3)),
-        4: lambda: setattr(loader, "collate_fn", functools.partial(bound)),
-        5: change_closure,
-    }
+    changes = [
+        (2, lambda: setattr(resize, "size", 2)),
+        (4, lambda: setattr(loader, "collate_fn", functools.partial(bound))),
+        (5, change_closure),
+        (2, lambda: setattr(loader, "collate_fn", resize.collate)),
+        (3, lambda: setattr(resize, "size", 3)),
+    ]
     assert rows() == list(range(12))
     kept = workers()
     assert rows() == list(range(12)) and workers() == kept
-    for expected, change in changes.items():
+    for expected, change in changes:
         change()
         assert rows() == [row * expected for row in range(12)]
+    kept = workers()
+    resize.calls += 1  # collate() does not read it
+    assert rows() == [row * 3 for row in range(12)] and workers() == kept
 
 
 def test_loader_dropped_while_iterated(hook):

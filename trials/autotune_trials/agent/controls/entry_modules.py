@@ -157,7 +157,9 @@ class Entry:
     def rewritten(self) -> bool:
         """Whether its weights were changed in place since the last question, as told by the first."""
         first = next(iter(self.module.parameters()), None)
-        before, self._written = self._written, first._version if first is not None else 0
+        before, self._written = self._written, 0
+        if first is not None and not first.is_inference():  # those count nothing
+            self._written = first._version
         return before != self._written
 
     def install(self) -> bool:

@@ -17,6 +17,7 @@ _ENTRIES = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "
 _SEEDING = frozenset({"seed", "manual_seed"})
 _STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL"})
 _WORKER_AWARE = frozenset({"get_worker_info", "_worker_info", "initial_seed"})
+_SIMPLE = (int, float, str, bool)
 _SCANS = 400  # most items inspected per dataset
 _PARTS = 16  # of each list, tuple or dict
 _ITEMS = 100_000  # of a list, compared by identity
@@ -186,13 +187,13 @@ def state_of(*roots: Any) -> object:
     state, pending, visited = list[object](), [*roots], set[int]()
     try:
         for item in pending:  # grows
-            if type(item) in (int, float, str, bool):
+            if type(item) in _SIMPLE:
                 state.append(item)
                 continue
             state.append((id(item), _contents(item), item))
             if id(item) not in visited and len(visited) < _SCANS:
                 visited.add(id(item))
-                pending += _held_by(item)
+                pending += _used_by(item)
         return state
     except Exception:
         return object()  # the job's own attributes may do anything, or change while being read
@@ -254,10 +255,20 @@ def _held_by(item: Any) -> Iterable[Any]:
         return islice(item.values(), _PARTS)
     if isinstance(item, (type, type(sys))):
         return ()
-    if isinstance(item, MethodType):
-        return (item.__self__,)
+    return tuple(getattr(item, "__dict__", {}).values())
+
+
+def _used_by(item: Any) -> Iterable[Any]:
+    """As :func:`_held_by`; of a method only the attributes that it names (its object may be the
+    whole trainer), of a closure only what is no object, or which object it is.
+    """
     if isinstance(item, functools.partial):
         return (item.func, *item.args, *item.keywords.values())
+    if isinstance(item, MethodType) and isinstance(item.__func__, FunctionType):
+        held = getattr(item.__self__, "__dict__", {})
+        return tuple(held[name] for name in _names(item.__func__.__code__) if name in held)
     if isinstance(item, FunctionType):
-        return tuple(cell.cell_contents for cell in item.__closure__ or () if _filled(cell))
-    return tuple(getattr(item, "__dict__", {}).values())
+        enclosed = (cell.cell_contents for cell in item.__closure__ or () if _filled(cell))
+        simple = (value if type(value) in _SIMPLE else id(value) for value in enclosed)
+        return (*simple, *vars(item).values())
+    return _held_by(item)

@@ -436,8 +436,8 @@ class LoaderHooks:
         """Report that ``want`` is not used in this epoch of an IterableDataset."""
         self.report(
             _in_words(want),
-            "from the next epoch only: an IterableDataset cannot be switched within one, and the"
-            " DataLoader is not in the line where it was when the job was tuned",
+            "until its next epoch: an IterableDataset cannot be switched within one, and this"
+            " DataLoader was recognized only while it was read",
         )
 
     def step_aside(self, where: str) -> None:

@@ -68,7 +68,9 @@ def search_fresh(
         trial = known.get(key_of(config))
         if trial is None:
             if why := _no_room(context, observation, trials, log_gain):
-                not_tried.setdefault(why, []).append(f"{tried.knob}={tried.value}")
+                names = not_tried.setdefault(why, [])
+                if tried.knob not in names:  # else no value of it was tried
+                    names.append(f"{tried.knob}={tried.value}")
                 continue
             to_come = len(values) - place - 1
             trial = _measure_fresh(

@@ -92,6 +92,7 @@ STYLES = [
     Style("manual_marks", withdrawn={"optimizer_impl": ""}, optimizers=(), facts={"manual": True}),
     Style("by_hand", withdrawn={"optimizer_impl": ""}, optimizers=()),
     Style("functional", withdrawn={"optimizer_impl": ""}, optimizers=()),
+    Style("meta_learning", backwards=3),
     Style(
         "raw_tensors",
         withdrawn={"optimizer_impl": "", "amp_dtype": "forward pass begins", **NO_LOADER},
@@ -219,7 +220,7 @@ def some(styles: list[Style], usual: set[str]) -> list[Any]:
 
 
 # Three seconds each: these run every time, the rest with the slow tests.
-SAME_BITS = {"closure", "forces", "functional"}
+SAME_BITS = {"closure", "forces", "functional", "meta_learning"}
 IN_FORCE = {"compiled_autocast", "no_sync", "shell_script", "by_hand"}
 
 

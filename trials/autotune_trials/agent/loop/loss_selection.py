@@ -57,7 +57,12 @@ class LossSelection(Listener):
             self._look_into_first(tensors)
         if self._state.closure_calls > 1:
             return  # in a step with a closure, only its first call counts
-        add = self._adds(tensors, gradients) if self._judging else self._meter.add
+        by_transform = self._state.functional and not self._state.in_backward
+        judging = self._judging and not by_transform
+        add = self._adds(tensors, gradients) if judging else self._meter.add
+        if self._state.functional and not by_transform and add == self._meter.add:
+            # its value contains what torch.func differentiated before: MAML's outer loss
+            add = self._meter.add_total
         if self._scaled is not None and tensors is self._scaled[0]():
             tensors = self._scaled[1]
         elif self._scales and isinstance(tensors, self._torch.Tensor):

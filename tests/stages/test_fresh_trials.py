@@ -115,12 +115,12 @@ def test_a_resumed_sampler_search_keeps_what_fresh_processes_have_shown(tmp_path
         (
             "{num_workers: [2], malloc: [jemalloc]}",
             "minutes: 1",
-            "num_workers, malloc=jemalloc (no time left before the proof: raise budget.minutes)",
+            "num_workers, malloc=jemalloc in a fresh process (no time left before the proof: raise budget.minutes)",
         ),
         (
             "{num_workers: [2], malloc: [jemalloc]}",
             "trials: 1",
-            "malloc=jemalloc (budget.trials is used up)",
+            "malloc=jemalloc in a fresh process (budget.trials is used up)",
         ),
         (
             "{num_workers: [2], amp_dtype: [bfloat16]}",

@@ -70,7 +70,7 @@ def search_fresh(
             if why := _no_room(context, observation, trials, log_gain):
                 names = not_tried.setdefault(why, [])
                 if tried.knob not in names:  # else no value of it was tried
-                    names.append(f"{tried.knob}={tried.value}")
+                    names.append(f"{tried.knob}={tried.value} in a fresh process")
                 continue
             to_come = len(values) - place - 1
             trial = _measure_fresh(

@@ -53,10 +53,9 @@ class OptimizerImpl(Knob):
             implied = "for-loop" if slow else "foreach"
             usable = [word for word in usable if word != implied]
         if not usable:
-            raise NotApplicable(
-                f"{' and '.join(o.name for o in job.optimizers)} cannot be switched to another"
-                " implementation"
-            )
+            fixed = [o for o in job.optimizers if not o.supported] or job.optimizers
+            names = " and ".join(dict.fromkeys(o.name for o in fixed))
+            raise NotApplicable(f"{names} cannot be switched to another implementation")
         return usable
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:

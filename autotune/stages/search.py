@@ -149,7 +149,7 @@ def _in_doubt(
     values = {name: g.value for name, g in doubted.items()}
     config = normalise(values, observation.defaults, context.spec.search_space)
     ahead_s = first_look_s(context, observation) + explain_s(context, observation)
-    if not config or context.out_of_time(ahead_s, context.announced_s):
+    if not config or context.out_of_time(ahead_s):  # a doubt is worth no more than the budget
         return ()
     return (Finalist(config, tuple(g for name, g in doubted.items() if name in config)),)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # the parts, in the order of the page
 ORDER = ["closing", "gains", "summary", "findings", "operators", "trials"]
 # titles for parts that do not print one themselves
-TITLES = {"summary": "Performance summary", "findings": "Findings", "trials": "What was tried"}
+TITLES = {"summary": "Performance summary", "findings": "All findings", "trials": "What was tried"}
 
 
 def show(

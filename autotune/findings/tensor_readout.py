@@ -50,5 +50,6 @@ class TensorReadout(SiteRule):
             )
         return (
             "Check every few hundred steps, or only when the loss itself is not finite;"
-            " torch.isfinite(loss) says as much in one check."
+            " torch.isfinite(loss) says as much in one check. Checks that torch.distributions"
+            " makes of its parameters stop with validate_args=False."
         )

@@ -26,7 +26,7 @@ from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.lanes import MOST_LOST
 from autotune.stages.measuring.live_comparison import LiveComparison
 from autotune.tracking.records import record_baseline
-from autotune.verdict.bottleneck import name_bottleneck
+from autotune.verdict.bottleneck import name_bottleneck, outdoes_waiting
 from autotune.verdict.runs import loss_run
 from autotune.verdict.speedup import noise_of
 from autotune.verdict.timing import (
@@ -169,6 +169,12 @@ def _measure(context: RunContext, first: Record) -> Observation:
             measured = [live.cost({}, b) for b in blocks]
             times_s = [live.time_cost({}, b) for b in blocks]
             turnover_s = live.turnover_s({}, blocks[1])
+            windows = [b.window for b in blocks if b.window is not None]
+            parts = anatomy(windows[1], blocks[1].settle_iterations, turnover_s=turnover_s)
+            mean_cost = fmean(times_s)
+            if free is not None and outdoes_waiting(parts, mean_cost / free):
+                # other programs may have paused during that one block
+                free = max(free, _cost_without_data(live) or free)
             live.leave_running()  # for the search: starting the job may take minutes
     except BlockFailed as failure:
         raise BaselineError(
@@ -178,9 +184,6 @@ def _measure(context: RunContext, first: Record) -> Observation:
         ) from failure
     except SessionFailed as failure:
         raise explain_failure(context, failure) from failure
-    mean_cost = fmean(times_s)
-    windows = [b.window for b in blocks if b.window is not None]
-    parts = anatomy(windows[1], blocks[1].settle_iterations, turnover_s=turnover_s)
     # a live session's heap may keep memory that a bare job gives back after every step
     parts = replace(parts, minor_faults=max(parts.minor_faults, page_faults(first)))
     ceiling = mean_cost / free if free else None

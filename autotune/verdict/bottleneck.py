@@ -23,7 +23,9 @@ LOADER_SHARE, OPTIMIZER_SHARE, OTHER_SHARE = 0.20, 0.25, 0.40
 UNSEEN = 0.15  # share saved without the loader, beyond what waiting shows, that is worth a word
 QUIET = 0.02  # noise below which a ceiling is reported without it
 BASELINE_BLOCKS = 4  # the ceiling is the ratio of their mean to one block with cached batches
-SURE = 1.645  # standard errors: 95%, one-sided
+# standard errors: 95%, one-sided, of Student's t with 2 degrees of freedom, because the noise is
+# the scatter of these four blocks around a line
+SURE = 2.920
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,11 @@ def is_loader_bound(share: float, ceiling: float | None, noise: float) -> bool:
     return share >= LOADER_SHARE and promised - found <= SURE * sigma
 
 
+def outdoes_waiting(parts: Anatomy, ceiling: float) -> bool:
+    """Whether a ceiling promises much more than the waiting explains: reason to measure it again."""
+    return 1.0 - 1.0 / ceiling > shares(parts).loader + UNSEEN
+
+
 def ceiling_sigma(noise: float) -> float:
     """Standard error of the log of a ceiling, from the noise of one block."""
     return noise * math.sqrt(1.0 + 1.0 / BASELINE_BLOCKS)
@@ -94,7 +101,7 @@ def name_bottleneck(
         f"; with an infinitely fast loader it would run {_bound(ceiling, noise)}" if ceiling else ""
     )
     if is_loader_bound(share.loader, ceiling, noise):
-        if share.loader >= LOADER_SHARE and ceiling and 1 - 1 / ceiling > share.loader + UNSEEN:
+        if share.loader >= LOADER_SHARE and ceiling and outdoes_waiting(parts, ceiling):
             bound = f", and preparing batches slows the rest down{bound}"
         return _loader(parts, share, bound, restarts_workers)
     doubt = ""

@@ -239,7 +239,7 @@ def test_the_header_says_what_is_in_it_and_what_not(tmp_path: Path) -> None:
         and "batch.to(device, non_blocking=True)" in missing
         and "autotune launch" in missing
     )
-    assert "Note: dropout" in written
+    assert "if the model has dropout, it draws different" in written.replace("\n#     ", " ")
     assert f"Apply it in {tmp_path}" in header
 
 

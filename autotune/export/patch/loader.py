@@ -72,7 +72,12 @@ def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]
     if values.get("persistent_workers") == "True":
         notes.append(
             "with persistent_workers torch draws one random number fewer per epoch, so from epoch 2"
-            " on the shuffle order differs, as with another seed"
+            " on a shuffle order differs, as with another seed"
+        )
+    if "num_workers" in values:
+        notes.append(
+            "if the dataset or a sampler of the program's own draws random numbers, it draws"
+            " different ones with another number of workers"
         )
     if any(arg.star == "**" for arg in call.args):
         notes.append(

@@ -42,8 +42,8 @@ def compiled(context: Context) -> Change:
         found.edits,
         found.where,
         [
-            "dropout draws different random numbers in compiled code",
-            "evaluation also runs compiled; its first run includes compilation",
+            "if the model has dropout, it draws different random numbers in compiled code",
+            "if the program evaluates this model, its first evaluation includes compilation",
         ],
     )
 

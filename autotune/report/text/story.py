@@ -393,13 +393,13 @@ def iteration_words(anatomy: Anatomy, unit: str) -> str:
         f"median {words.duration_words(anatomy.median_s)}, from"
         f" {words.duration_words(anatomy.min_s)} to {words.duration_words(anatomy.max_s)}"
     )
-    reader = (
-        f"reader cost {words.duration_words(anatomy.reader_cost_s)} of a batch cost of "
-        f"{words.duration_words(anatomy.batch_cost_s)} ({anatomy.reader_ratio:.0%})"
-    )
+    batch = f"batch cost {words.duration_words(anatomy.batch_cost_s)}"
+    if anatomy.reader_cost_s:  # 0: no loader
+        reader = words.duration_words(anatomy.reader_cost_s)
+        batch += f", of which reader cost {reader} ({anatomy.reader_ratio:.0%})"
     counted = f"{anatomy.iterations} iterations, the first {anatomy.left_out} left out"
     return (
-        f"{spread}; {reader}; {words.number_words(anatomy.samples_per_s)} {words.clean(unit)}/s;"
+        f"{spread}; {batch}; {words.number_words(anatomy.samples_per_s)} {words.clean(unit)}/s;"
         f" {counted}"
     )
 

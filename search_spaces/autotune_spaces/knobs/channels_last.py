@@ -40,7 +40,8 @@ class ChannelsLast(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if not job.models:
             raise NotApplicable(
-                "the job calls no torch.nn.Module while training, so there is no model to convert"
+                "the job calls no torch.nn.Module while training (TorchScript ones do not count),"
+                " so there is no model to convert"
             )
         need_convolutions(job)
         if job.own_graphs:

@@ -85,7 +85,8 @@ class CompileMode(Knob):
             )
         if not job.models:
             raise NotApplicable(
-                "the job calls no torch.nn.Module while training, so there is nothing to compile"
+                "the job calls no torch.nn.Module while training (TorchScript ones do not count),"
+                " so there is nothing to compile"
             )
         if job.device == "cpu" and not machine.cxx_compiler:
             raise NotApplicable(

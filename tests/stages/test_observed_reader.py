@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,8 @@ from autotune.stages.measuring import fresh
 from autotune.stages.observe import copy_share, observe
 from autotune.tracking import open_tracker
 from autotune.words import factor_words
-from autotune_trials.protocol.messages import Window
+from autotune_spaces.base import Config
+from autotune_trials.protocol.messages import Block, BlockReport, Window
 
 JOB = """
 import sys, time
@@ -142,3 +144,27 @@ def test_the_share_of_copies_is_that_of_all_phases() -> None:
     window = Window((0.1,) * 4, (8.0,) * 4, {"to_device": 0.1, "forward": 0.3})
     assert copy_share([window, window]) == pytest.approx(0.25)
     assert copy_share([Window((0.1,), (1.0,), {})]) == 0.0, "of a job whose phases are not known"
+
+
+class Paused(Machine):
+    """Other programs pause during the first block with batches from memory."""
+
+    ceilings = 0
+
+    def report(self, block: Block, config: Config) -> BlockReport:
+        report = super().report(block, config)
+        if not block.cached_batches:
+            return report
+        self.ceilings += 1
+        assert report.window is not None
+        times_s = report.window.times_s
+        fast = tuple(t / 2 for t in times_s) if self.ceilings == 1 else times_s
+        return replace(report, window=replace(report.window, times_s=fast))
+
+
+def test_a_ceiling_that_waiting_does_not_explain_is_measured_twice(tmp_path: Path) -> None:
+    machine = Paused(table(phases={"data": 0.03, "forward": 0.5, "backward": 0.47}, factors={}))
+    observation = run(tmp_path, machine, job(tmp_path)).observation
+    assert machine.ceilings == 2
+    assert observation.bottleneck == "compute"
+    assert observation.ceiling is not None and observation.ceiling < 1.15

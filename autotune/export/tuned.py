@@ -118,7 +118,8 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
     # Unchanged knobs are not in the file, so fill their placeholders with the job's own values now.
     unchanged = [k for k in spec.search_space.knobs if k.name not in result.knobs]
     env, command, secrets = _without_secrets(spec.env, command_line(spec.command, unchanged, {}))
-    gains = {g.knob: g.speedup for g in result.gains if g.kept}
+    # a lower bound is no estimate with an interval
+    gains = {g.knob: g.speedup for g in result.gains if g.kept and not g.at_least}
     own = {k.name: k for k in spec.search_space.knobs}
     knobs = {
         name: TunedKnob(

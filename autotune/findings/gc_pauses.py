@@ -7,7 +7,7 @@ from autotune.findings.base import Case, Rule, of_iteration
 from autotune.findings.measures import iteration_s
 from autotune.findings.sites import LEAST_S, LEAST_SHARE, lost_s, seen, sites
 from autotune.findings.stalls import LEAST_SEEN
-from autotune.words import duration_words
+from autotune.words import duration_words, plural
 from autotune_trials.protocol.evidence import Place
 
 FULL = 2  # the generation in which all objects are examined
@@ -43,8 +43,9 @@ class GcPauses(Rule):
         asked = sites(evidence, ("gc_collect",)) if "calls" not in evidence.blind else []
         by_hand = sum(s.call_s for s in asked) > 0.5 * paused
         text = (
-            f"{of_iteration(cost, whole)} goes to garbage collection: {full} full collections in"
-            f" {steps} iterations, longest pause"
+            f"{of_iteration(cost, whole)} goes to garbage collection:"
+            f" {plural(sum(p.count for p in pauses), 'collection')} in {steps} iterations"
+            f"{f', {full} of them full' if full >= LEAST_SEEN else ''}, longest pause"
             f" {duration_words(max(p.longest_s for p in pauses))}."
         )
         advice = (

@@ -198,14 +198,16 @@ def test_a_loader_that_only_its_loop_names_is_known(tuner: Tuner) -> None:
     assert found.loader.parameters[:2] == ("dataset", "batch_size")
 
 
-@pytest.mark.slow
-def test_one_call_for_several_loaders_is_noticed(tuner: Tuner) -> None:
-    source = """
+@pytest.mark.parametrize("second", ["TensorDataset(torch.randn(32, 8)), 8", "data, 16"])
+def test_one_call_for_several_loaders_is_noticed(tuner: Tuner, second: str) -> None:
+    """Also if both read one dataset."""
+    source = f"""
     import torch
     from torch.utils.data import DataLoader, TensorDataset
-    def load(n):
-        return DataLoader(TensorDataset(torch.randn(n, 8)), batch_size=8)
-    train, test = load(64), load(32)
+    def load(data, size):
+        return DataLoader(data, batch_size=size)
+    data = TensorDataset(torch.randn(64, 8))
+    train, test = load(data, 8), load({second})
     model = torch.nn.Linear(8, 4)
     optimizer = torch.optim.Adam(model.parameters())
     while True:

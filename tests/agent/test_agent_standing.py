@@ -77,10 +77,11 @@ def small_adam(**settings: Any) -> Any:
     return torch.optim.Adam(parameters, **settings)
 
 
-def trial(optimizer: Any) -> dict[str, Any]:
+def trial(optimizer: Any, *, scaler: bool = False) -> dict[str, Any]:
     import torch
 
-    return optimizer_trial.try_out(SimpleNamespace(torch=torch), OptimizerControl(torch, optimizer))
+    agent = SimpleNamespace(torch=torch, traits=SimpleNamespace(scaler=scaler))
+    return optimizer_trial.try_out(agent, OptimizerControl(torch, optimizer))
 
 
 def test_a_trial_calls_no_hook_and_moves_no_parameter() -> None:
@@ -102,6 +103,18 @@ def test_a_trial_needs_room_and_a_choice(monkeypatch: pytest.MonkeyPatch) -> Non
     assert trial(small_adam(differentiable=True)) == {}, "there is nothing to choose"
     monkeypatch.setattr(optimizer_trial, "_free_gib", lambda *_: 0.0)
     assert "not enough free memory" in trial(small_adam())["untried"]
+
+
+def test_fused_sgd_is_not_tried_beside_the_jobs_own_scaler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may leave momenta unwritten there."""
+    import torch
+
+    seconds = {None: 3.0, "foreach": 2.0, "fused": 1.0}
+    monkeypatch.setattr(optimizer_trial, "_step_s", lambda torch, optimizer, name: seconds[name])
+    parameters = [p for group in small_adam().param_groups for p in group["params"]]
+    sgd = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+    assert trial(sgd)["best"] == trial(small_adam(), scaler=True)["best"] == "fused"
+    assert trial(sgd, scaler=True)["best"] == "foreach"
 
 
 def test_governors_are_read_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

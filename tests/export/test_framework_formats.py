@@ -101,6 +101,17 @@ def test_the_framework_takes_the_fragment(tmp_path: Path, form: str, library: st
     assert load.returncode == 0, load.stderr
 
 
+@pytest.mark.parametrize("form", ["training-arguments", "lightning", "python"])
+def test_no_workers_leave_no_argument_that_torch_refuses_without_them(
+    tmp_path: Path, form: str
+) -> None:
+    tuned = load_tuned(tuned_in(tmp_path, {"training-arguments": "transformers"}.get(form, form)))
+    knobs = {"num_workers": TunedKnob(0, 2), "pin_memory": TunedKnob(False, True)}
+    text = FORMATS[form].write(replace(tuned, knobs=knobs))
+    for word in ("num_workers", "persistent_workers", "prefetch_factor"):
+        assert text.count(f"{word}=" if form == "python" else f"{word}':") == 1
+
+
 PRODUCTS = 'torch.set_float32_matmul_precision("highest")'
 
 

@@ -318,7 +318,7 @@ def test_fused_sgd_is_not_written_beside_a_gradient_scaler(tmp_path: Path) -> No
         patch = make_patch(tuned(tmp_path, JobSites("train.py", optimizers=(site,)), knobs, "cuda"))
         assert f"momentum=0.9, {argument}=True)" in patch.files["train.py"][1]
         [written] = patch.written
-        assert any("foreach instead of fused" in n for n in written.change.notes) == (
+        assert any("foreach is written instead of fused" in n for n in written.change.notes) == (
             argument == "foreach"
         )
 

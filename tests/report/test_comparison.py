@@ -20,7 +20,7 @@ from autotune.report.sarif import sarif
 from autotune.report.terminal.compare import finding_words
 from autotune.report.text import comparison as compared
 from autotune.report.text import story
-from autotune.report.text.comparison import compare, said_of_speedups
+from autotune.report.text.comparison import compare, said_of_speedups, said_of_times
 from autotune.results import Interval, Result, RunVerdict
 from autotune.words import why_not_profiled
 from autotune_trials.protocol.evidence import Place
@@ -286,3 +286,19 @@ def test_what_a_finding_costs_after_tuning_is_its_cost() -> None:
 def test_why_nothing_was_profiled_is_not_why_knobs_were_not_ranked() -> None:
     notes = ("knob importance: too few trials were measured to tell (2, at least 8 are needed)",)
     assert "traces: none" in why_not_profiled(Explanation(notes=notes))
+
+
+def test_fresh_processes_and_live_sessions_give_no_ratio() -> None:
+    a = tuned()
+    b = replace(
+        a,
+        verdict=RunVerdict.KEEP_BASELINE,
+        knobs={},
+        speedup=Interval(1, 1, 1),
+        confirmation=None,
+        observation=replace(a.observation, noise=0.01),
+    )
+    a = replace(a, observation=replace(a.observation, noise=0.01))
+    it = compare(a, b)
+    assert it.baselines is None and it.tuned is None
+    assert any("live session" in said for said in said_of_times(it))

@@ -77,6 +77,13 @@ def write(framework: Framework, tuned: TunedConfig) -> str:
     return "\n".join(lines) + "\n"
 
 
+def loader_words(knob: str, value: Value) -> Arguments:
+    """Arguments of a DataLoader; without workers, torch refuses two that the job may pass."""
+    if knob == "num_workers" and not value:
+        return {knob: value, "persistent_workers": False, "prefetch_factor": None}
+    return {knob: value}
+
+
 def _check(framework: Framework, sites: JobSites) -> None:
     files = [site.call.file for site in (sites.loader, *sites.optimizers) if site is not None]
     files += [site.stack[0].file for site in sites.forwards if site.stack]

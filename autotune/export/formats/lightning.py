@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from autotune.export.formats.frameworks import Arguments, Framework, format_of
+from autotune.export.formats.frameworks import Arguments, Framework, format_of, loader_words
 from autotune.export.tuned import TunedConfig
 
 
@@ -20,7 +20,7 @@ def spell(tuned: TunedConfig, knob: str) -> Mapping[str, Arguments]:
     )
     precision = {"bfloat16": "bf16-mixed", "float16": "16-mixed", "off": "32-true"}
     if knob in loader:
-        return {"DATALOADER": {knob: value}}
+        return {"DATALOADER": loader_words(knob, value)}
     if knob == "amp_dtype":
         return {"TRAINER": {"precision": precision[str(value)]}}
     if knob == "cudnn_benchmark":

@@ -55,7 +55,8 @@ def write(tuned: TunedConfig) -> str:
             (start for start in _CALLS if first.startswith(start) and first.endswith(")")), ""
         )
         if call:
-            arguments.setdefault(call, []).append(first[len(call) : -1])
+            given = arguments.setdefault(call, [])
+            given += [word for word in first[len(call) : -1].split(", ") if word not in given]
             notes.setdefault(call, []).extend(note)
             snippet = "\n".join(rest)
             note = comment(f"with {name}:")

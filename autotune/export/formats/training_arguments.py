@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autotune.export.formats.accelerate import tf32_note
-from autotune.export.formats.frameworks import Arguments, Framework, format_of
+from autotune.export.formats.frameworks import Arguments, Framework, format_of, loader_words
 from autotune.export.formats.resources import known
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.base import Value
@@ -20,7 +20,7 @@ def spell(tuned: TunedConfig, knob: str) -> Mapping[str, Arguments]:
     loader = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "in_order")
     found: Arguments = {}
     if knob in loader:
-        found = {f"dataloader_{knob}": value}
+        found = {f"dataloader_{name}": given for name, given in loader_words(knob, value).items()}
     elif knob == "batch_size":
         found = {"per_device_train_batch_size": _per_device(tuned, value)}
     elif knob == "amp_dtype":

@@ -73,12 +73,14 @@ def with_arguments(
                 if isinstance(value, Absent) and present.keyword is not None
                 else _replaced(call, present, value)
             )
-        elif expands:
-            if not isinstance(value, Absent) or not parameters or name in parameters:
+        elif isinstance(value, Absent):
+            if expands and (not parameters or name in parameters):
                 hidden[name] = value
-        elif not isinstance(value, Absent):
-            if parameters and name not in parameters and "**" not in parameters:
-                raise Refused(f"{kind} takes no argument {name}")
+        elif parameters and name not in parameters and "**" not in parameters:
+            raise Refused(f"{kind} takes no argument {name}")
+        elif expands:
+            hidden[name] = value
+        else:
             call = _appended(call, name, value)
     return _into_expansion(call, hidden) if hidden else call
 

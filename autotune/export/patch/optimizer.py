@@ -53,8 +53,8 @@ def optimizer_implementation(context: Context) -> Change:
     ]
     if unsound:
         notes.append(
-            "foreach instead of fused: torch's fused SGD leaves its momenta unwritten if the"
-            " GradScaler that float16 needs skips the first step"
+            "foreach is written instead of fused: torch's fused SGD leaves its momenta unwritten if"
+            " the GradScaler that float16 needs, written here or by hand, skips the first step"
         )
     return change(written.edits, written.where, [*written.notes, *notes])
 

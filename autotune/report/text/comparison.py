@@ -46,7 +46,8 @@ class Comparison:
     b: Result
     differences: tuple[str, ...]  # what makes them unlike; () if they are alike
     speedups: Interval | None  # speed-up of B over that of A
-    # samples/s of the unchanged job, B over A; None: a rate or the noise of a run is unknown
+    # samples/s of the unchanged job, B over A; None: a rate or the noise of a run is unknown, or
+    # the two were measured in different ways
     baselines: Interval | None
     tuned: Interval | None  # samples/s after tuning, B over A
     knobs: tuple[KnobRow, ...]
@@ -56,15 +57,16 @@ class Comparison:
 
 
 def compare(a: Result, b: Result) -> Comparison:
-    (own_a, own_b), (after_a, after_b) = baselines(a, b), (ends(r)[1] for r in (a, b))
+    (own_a, after_a), (own_b, after_b) = ends(a), ends(b)
     noises = a.observation.noise, b.observation.noise
+    alike = of_one_kind(a, b)
     return Comparison(
         a,
         b,
         tuple(unlike(a, b)),
         ratio_of_speedups(a.speedup, b.speedup),
-        ratio_of_rates(own_a.samples_per_s, own_b.samples_per_s, *noises),
-        ratio_of_rates(after_a.samples_per_s, after_b.samples_per_s, *noises),
+        ratio_of_rates(own_a.samples_per_s, own_b.samples_per_s, *noises) if alike else None,
+        ratio_of_rates(after_a.samples_per_s, after_b.samples_per_s, *noises) if alike else None,
         knob_rows(a, b),
         changed_operators(_times_s(a), _times_s(b)),
         *findings_apart(a, b),
@@ -110,14 +112,12 @@ def ends(result: Result) -> tuple[Anatomy, Anatomy]:
     return before, after or before
 
 
-def baselines(a: Result, b: Result) -> tuple[Anatomy, Anatomy]:
-    """Anatomies of the unchanged jobs, both from fresh processes, or both from live sessions: the
-    two differ for the same job.
+def of_one_kind(a: Result, b: Result) -> bool:
+    """Whether both runs' times are from fresh processes, or both from live sessions: the two differ
+    for the same job.
     """
-    fresh = [r.confirmation.baseline_anatomy if r.confirmation else None for r in (a, b)]
-    if fresh[0] is not None and fresh[1] is not None:
-        return fresh[0], fresh[1]
-    return a.observation.anatomy, b.observation.anatomy
+    fresh = [r.confirmation is not None and r.confirmation.baseline_anatomy for r in (a, b)]
+    return bool(fresh[0]) == bool(fresh[1])
 
 
 def ratio_of_speedups(a: Interval, b: Interval) -> Interval | None:
@@ -238,6 +238,11 @@ def said_of_speedups(comparison: Comparison) -> str:
 
 def said_of_times(comparison: Comparison) -> list[str]:
     """What the absolute times show, and how far they can be trusted."""
+    if not of_one_kind(comparison.a, comparison.b):
+        return [
+            "One run's times are from fresh processes and the other's from a live session, so no"
+            " ratio of them is given."
+        ]
     if comparison.baselines is None or comparison.tuned is None:
         return ["The noise of one of the runs is unknown, so no ratio of their times is given."]
     noises = " and ".join(f"{100 * r.observation.noise:.1f}%" for r in (comparison.a, comparison.b))

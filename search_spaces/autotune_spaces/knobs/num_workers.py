@@ -140,7 +140,9 @@ class NumWorkers(Knob):
         return NO_LOADER if live.loader is None else None
 
     def snippet(self, value: Value) -> str:
-        return f"DataLoader(..., num_workers={value})"
+        # torch refuses these arguments without workers
+        without = "" if value else ", persistent_workers=False, prefetch_factor=None"
+        return f"DataLoader(..., num_workers={value}{without})"
 
 
 def useful(machine: Machine, job: JobFacts) -> int:

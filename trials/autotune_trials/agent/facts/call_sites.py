@@ -46,7 +46,7 @@ class Built(NamedTuple):
     reference: Any  # weak
     kind: type
     spot: Spot
-    about: int  # id of the dataset
+    about: object  # tells loaders apart that one line builds: dataset, batch size, sampler
     dataset: Any  # weak; None if it cannot be referenced weakly
     lr: float | None
 
@@ -97,7 +97,14 @@ class SiteRecorder(Listener):
                 b for b in self._loaders if b.reference() is not None or b.dataset is not None
             ][-256:]
             self._loaders.append(
-                Built(weakref.ref(loader), type(loader), spot, id(dataset), _weak(dataset), None)
+                Built(
+                    weakref.ref(loader),
+                    type(loader),
+                    spot,
+                    (id(dataset), loader.batch_size, type(loader.sampler)),
+                    _weak(dataset),
+                    None,
+                )
             )
 
     @guarded
@@ -114,7 +121,7 @@ class SiteRecorder(Listener):
                     weakref.ref(optimizer),
                     type(optimizer),
                     spot,
-                    0,
+                    None,
                     None,
                     float(lr) if uniform else None,
                 )

@@ -28,7 +28,9 @@ def try_out(agent: Agent, control: OptimizerControl) -> dict[str, Any]:
     """
     torch, optimizer = agent.torch, control.optimizer
     parameters = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
-    others = [name for name in control.supported() if name != "for-loop"]
+    # with the job's own GradScaler, torch's fused SGD may leave momenta unwritten
+    unsound = "fused" if agent.traits.scaler and type(optimizer).__name__ == "SGD" else ""
+    others = [name for name in control.supported() if name not in ("for-loop", unsound)]
     if len(parameters) < FEWEST or not others:
         return {}
     needed = COPIES * sum(p.numel() * p.element_size() for p in parameters) / 2**30

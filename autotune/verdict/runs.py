@@ -182,8 +182,8 @@ class Movement:
     noise: float  # standard error of one bin mean
 
     def why_not(self, smallest_visible: float) -> str | None:
-        """Why this loss can prove nothing, or None. ``smallest_visible``: a run that does not learn
-        must differ by more than this."""
+        """Why this loss can prove nothing, or None. ``smallest_visible``: it has to move further
+        than this."""
         if self.progress <= 1e-9 * self.level or self.progress == 0:
             return (
                 f"the job's own loss stays at {self.level:.4g}: it cannot show whether"
@@ -199,8 +199,8 @@ class Movement:
             )
         if self.progress <= smallest_visible:
             return (
-                f"the job's own loss moves by only {self.progress:.3g} from {self.level:.4g}, so a"
-                " model that learns nothing would pass. More steps (convergence.steps) or a"
+                f"the job's own loss moves by only {self.progress:.3g} from {self.level:.4g}, too"
+                " little for a model that learns less to stand out. More steps (convergence.steps) or a"
                 " smaller tolerance (convergence.tolerance) may help"
             )
         return None

@@ -38,6 +38,8 @@ SHARP_TAIL = 0.005
 HOPE = 2.4
 # smaller gains are not worth the risk, and candidates this close together are tied
 MINIMUM_GAIN = 0.02
+# share of the estimate that the plain mean of all pairs, outliers included, has to show
+BACKED = 0.5
 # target half width of an adopted interval, log units: a wider one gets more pairs if time is left
 SHARP = 0.05
 # degrees of freedom given to the noise of baseline blocks, in addition to a candidate's own pairs
@@ -193,13 +195,17 @@ def decide(
 ) -> SpeedDecision:
     """Adopt, reject, or continue to the next look.
 
-        adopt      the whole interval is above 1 and the estimate is at least 1 + minimum_gain
+        adopt      the whole interval is above 1, the estimate is at least 1 + minimum_gain, and the plain mean of all pairs shows at least half of it
         reject     the whole interval is below 1 + minimum_gain, or this was the last look, or waiting for it is pointless
         continue   otherwise
 
     The interval has 95% coverage no matter at which look it is reported. Only its lower end can
     adopt a candidate that is not faster, so it has a small level of its own: its share of the
     allowed false adoptions.
+
+    The interval is that of an ordinary pair: slow pairs and outliers count less, because bursts of
+    other load hit both sides alike. A candidate that is slow in a part of its own processes would be
+    forgiven just those, hence the condition on the plain mean.
 
     Waiting is pointless if the last look would not adopt even if the mean were now too low by
     :data:`HOPE` standard errors. Stopping early for that reason adopts nothing wrongly, and the
@@ -232,7 +238,9 @@ def decide(
     estimate = _drawn(centre, error, freedom) if low > 0 else centre
     interval = Interval(math.exp(estimate), _exp(low), _exp(high))
     figures = _figures(interval, pairs)
-    if low > 0 and estimate >= wanted:
+    proven = low > 0 and estimate >= wanted
+    plain = fmean(log_ratios)
+    if proven and plain >= BACKED * estimate:
         return SpeedDecision("adopt", interval, adopted_text(interval, pairs, better))
     if high < 0:
         worse = "slower" if better == "faster" else "worse"
@@ -245,6 +253,13 @@ def decide(
         not freedom or _can_still_adopt(centre, error, pairs, looks, lower, wanted)
     ):
         return SpeedDecision("continue", interval, f"{figures} is inconclusive")
+    if proven:
+        mean = _times(math.exp(plain))
+        return SpeedDecision(
+            "reject",
+            interval,
+            f"{better} in most pairs but not in all: {figures}, while the mean of all pairs is {mean}",
+        )
     if low > 0:
         return SpeedDecision(
             "reject", interval, f"{better}, but by less than {minimum_gain:.0%}: {figures}"

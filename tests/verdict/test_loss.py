@@ -5,6 +5,7 @@ nothing say so.
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
 
 import numpy as np
@@ -395,7 +396,7 @@ def test_a_loss_that_moves_less_than_the_margin_proves_nothing():
         side(range(4), **slow), side(range(2), side=1, rounding=1e-6, **slow), "rounding"
     )
     assert decision.state == "no-proof"
-    assert "learns nothing would pass" in decision.reason
+    assert "too little for a model that learns less" in decision.reason
 
 
 def test_a_baseline_that_is_not_finite_proves_nothing():
@@ -622,3 +623,31 @@ def test_bits_that_are_the_same_are_the_same_beside_a_nan_of_the_jobs_own():
     assert compare(odd, other, "exact", baseline_repeat=odd[0]).state == "no-proof"
     never = {0: replace(run(0), losses=[math.nan] * len(run(0).losses), gradient_norms=())}
     assert compare(never, never, "exact", baseline_repeat=never[0]).state == "no-proof"
+
+
+def test_a_larger_batch_that_learns_at_half_the_pace_does_not_pass_where_the_loss_hardly_moves() -> (
+    None
+):
+    """Half the pace is well within 2% of a loss that moves by 5%; a loss that moves more shows it."""
+
+    def sides(progress: float) -> tuple[dict[int, LossRun], dict[int, LossRun]]:
+        runs: list[dict[int, LossRun]] = []
+        for pace, batch in ((1.0, 32), (0.5, 128)):
+            steps = 240 * 32 // batch + 1
+            samples = [i * batch for i in range(steps)]
+            runs.append(
+                {
+                    seed: LossRun(
+                        [2.3 - progress * pace * min(1, n / 7680) + noise for n, noise in rows],
+                        samples,
+                    )
+                    for seed in range(5)
+                    for rows in [
+                        [(n, random.Random(f"{seed} {n}").gauss(0, 0.01)) for n in samples]
+                    ]
+                }
+            )
+        return runs[0], runs[1]
+
+    assert compare(*sides(0.12), "statistical", last_look=True).state == "no-proof"
+    assert compare(*sides(0.8), "statistical", last_look=True).state == "changed"

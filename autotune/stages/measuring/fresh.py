@@ -84,6 +84,17 @@ def values_for_fresh_runs(
     )
 
 
+def _as_many_samples(steps: int, own: int, size: int, epoch: int | None) -> int:
+    """How many batches of ``size`` hold the samples of ``steps`` batches of ``own``.
+
+    ``epoch``: samples in an epoch, if it ends with a smaller batch; None: all batches are full.
+    """
+    if not epoch:
+        return math.ceil(steps * own / size)
+    epochs, rest = divmod(steps, math.ceil(epoch / own))
+    return epochs * math.ceil(epoch / size) + math.ceil(rest * own / size)
+
+
 class FreshRuns:
     """Makes fixed runs of the job; one instance per comparison, so that its runs are alike.
 
@@ -227,12 +238,15 @@ class FreshRuns:
         """How many steps ``config`` needs beside ``steps`` of the unchanged job: with a larger
         batch as many samples, and enough to be timed.
         """
-        observed = self.context.journal.find("observation")
-        own = None if observed is None else observed["defaults"].get("batch_size")
+        observed = self.context.journal.find("observation") or {"defaults": {}}
+        own = observed["defaults"].get("batch_size")
         size = config.get("batch_size")
         if not (isinstance(own, int) and isinstance(size, int) and size > own):
             return steps
-        return max(math.ceil(steps * own / size) + 1, min(steps, TIMED_STEPS))
+        loader = observed["job"]["loader"] or {}
+        own_part = (loader.get("rank_samples") or [loader.get("samples")])[0]
+        epoch = None if loader.get("drop_last") else own_part
+        return max(_as_many_samples(steps, own, size, epoch) + 1, min(steps, TIMED_STEPS))
 
     def _request(self, executor: Executor, config: Config, seed: int, label: str) -> FixedRun:
         return FixedRun(

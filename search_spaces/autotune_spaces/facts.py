@@ -62,6 +62,7 @@ class LoaderFacts:
     # why workers would run the job's script again from the top; "" if they would not
     starts_anew: str = ""
     own_generator: str = ""  # random generator that the dataset keeps and draws from; "": none
+    open_file: str = ""  # attribute in which the dataset keeps a file open; "": none
     batch_sampler: str = ""  # class of the job's own batch sampler
     # samples per epoch of each rank's sampler, in rank order; (): unknown
     rank_samples: tuple[int, ...] = ()

@@ -70,7 +70,8 @@ class NumWorkers(Knob):
             "Not by itself. If the dataset or the collate function draws random numbers,"
             " each worker draws its own, so the augmentation differs, as with a different"
             " seed. It is left alone where these come from a generator that the dataset keeps,"
-            " of which every worker would have the same copy. Workers read the dataset as it is when"
+            " of which every worker would have the same copy, and where the dataset keeps a file open,"
+            " whose position they would share. Workers read the dataset as it is when"
             " an epoch begins: where the loop itself changes it (a replay buffer, hard examples),"
             " leave this knob out of the search space."
         ),
@@ -105,6 +106,12 @@ class NumWorkers(Knob):
             raise NotApplicable(
                 f"fetching draws from a random generator of the dataset ({loader.own_generator}):"
                 " every worker would start from the same copy of it, in every epoch. Seed it in a"
+                " worker_init_fn"
+            )
+        if loader.open_file and loader.num_workers == 0:
+            raise NotApplicable(
+                f"the dataset keeps a file open ({loader.open_file}), whose position all workers"
+                " would share: they would read each other's data. Open it in a"
                 " worker_init_fn"
             )
         if machine.shm_gib < LEAST_SHM_GIB and loader.num_workers == 0:

@@ -492,16 +492,23 @@ def test_persistent_workers_of_the_job_end_with_each_epoch_if_a_knob_says_so(hoo
         assert len(workers()) == 2
 
 
+EPOCH = {"now": 0}
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_dataset_changed_between_epochs_is_seen_by_workers_a_knob_keeps(hook, nested):
     class Table(Numbers):
+        shift = 0
+
         def __init__(self):
             super().__init__(12)
+            self.soft, self.large = dict.fromkeys(range(40), 0), np.zeros(1 << 18)
             self.scale, self.transform, self.rows = 1, abs, list(range(30))
             self.labels, self.weights = np.zeros(12), torch.zeros(12)
 
         def __getitem__(self, index):
             more = self.labels[index] + float(self.weights[index]) + sum(self.rows[20:])
+            more += self.shift + EPOCH["now"] + self.soft[39] + self.large[index]
             return self.transform(self.rows[index]) * self.scale + more
 
     table = Table()
@@ -518,6 +525,10 @@ def test_dataset_changed_between_epochs_is_seen_by_workers_a_knob_keeps(hook, ne
         lambda: operator.setitem(table.rows, 29, 1000),
         lambda: operator.setitem(table.labels, 11, 100.0),
         lambda: table.weights.add_(1000.0),
+        lambda: setattr(Table, "shift", 3),
+        lambda: operator.setitem(EPOCH, "now", EPOCH["now"] + 7),
+        lambda: operator.setitem(table.soft, 39, 2000),
+        lambda: operator.iadd(table.large, 5),
     ]
     for change in changes:
         before = flat(train(hooks, loader))

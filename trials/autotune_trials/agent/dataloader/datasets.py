@@ -1,15 +1,16 @@
 """What a dataset's code and attributes show: whether it shards its data between workers, draws from
-a generator of its own, or has changed.
+a generator of its own, reads from a file that it keeps open, or has changed.
 """
 
 from __future__ import annotations
 
 import functools
+import io
 import random
 import sys
 from collections.abc import Iterable
 from itertools import islice
-from types import CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
 from typing import Any
 
 _MARKS = frozenset({"get_worker_info", "_worker_info", "split_by_worker", "sharding_filter"})
@@ -17,11 +18,15 @@ _ENTRIES = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "
 _SEEDING = frozenset({"seed", "manual_seed"})
 _STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL"})
 _WORKER_AWARE = frozenset({"get_worker_info", "_worker_info", "initial_seed"})
+# classes that read from a place in a file, by module
+_READERS = {"zipfile": "ZipFile", "tarfile": "TarFile", "sqlite3": "Connection", "h5py": "HLObject"}
 _SIMPLE = (int, float, str, bool)
+_NO_DATA = (type, type(sys), FunctionType, BuiltinFunctionType, type(None))
 _SCANS = 400  # most items inspected per dataset
 _PARTS = 16  # of each list, tuple or dict
 _ITEMS = 100_000  # of a list, compared by identity
-_HASHED_BYTES = 1 << 20  # of an array
+_HASHED_BYTES = 1 << 20  # of an array; a larger one is compared at _PLACES
+_PLACES = 4096
 
 
 def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
@@ -120,6 +125,54 @@ def _generator(roots: tuple[Any, ...]) -> str:
     return found
 
 
+def open_file(loader: Any) -> str:
+    """The file that the dataset keeps open, "Records.file"; "" if there is none, or each process may
+    open its own.
+
+    Forked workers would share its position: one reads where another has just moved to.
+    """
+    if loader.worker_init_fn is not None:
+        return ""
+    try:
+        return _open_file((loader.dataset, loader.collate_fn))
+    except Exception:  # the job's own attributes may do anything
+        return ""
+
+
+def _open_file(roots: tuple[Any, ...]) -> str:
+    readers = tuple(
+        getattr(sys.modules[module], name)
+        for module, name in _READERS.items()
+        if module in sys.modules
+    )
+    found, pending, visited = "", list(roots), set[int]()
+    for item in pending:  # grows
+        if id(item) in visited or len(visited) >= _SCANS:
+            continue
+        visited.add(id(item))
+        names = set[str]().union(*(_names(f.__code__) for f in _fetching(item)))
+        if names & _WORKER_AWARE or "getpid" in names:
+            return ""
+        for name, value in getattr(item, "__dict__", {}).items():
+            if _reads_from_place(value, readers):
+                found = found or f"{type(item).__name__}.{name}"
+        pending += _held_by(item)
+    return found
+
+
+def _reads_from_place(value: Any, readers: tuple[type, ...]) -> bool:
+    if isinstance(value, readers):
+        value = getattr(value, "fp", None) or getattr(value, "fileobj", None) or value
+    if not isinstance(value, io.IOBase):
+        return isinstance(value, readers)
+    if value.closed or not (value.readable() and value.seekable()):
+        return False
+    try:
+        return value.fileno() >= 0
+    except OSError:  # in memory
+        return False
+
+
 def _fetching(item: Any) -> list[Any]:
     """The functions that run when a sample is fetched from ``item``, or it is called."""
     methods: dict[str, Any] = {}
@@ -181,8 +234,9 @@ def state_of(*roots: Any) -> object:
     """What ``roots`` and the objects they hold consist of, for comparison: numbers, strings and
     flags by value, everything else by identity and length; equal to nothing if unreadable.
 
-    Keeps the objects: otherwise another could get the id of one that is gone. A change in place
-    inside a large array, or deep inside a container, is not seen.
+    Globals and class attributes that fetching reads count, too. Keeps the objects: otherwise another
+    could get the id of one that is gone. A change in place of a small part of a large array, or
+    deep inside a container, is not seen.
     """
     state, pending, visited = list[object](), [*roots], set[int]()
     try:
@@ -194,6 +248,7 @@ def state_of(*roots: Any) -> object:
             if id(item) not in visited and len(visited) < _SCANS:
                 visited.add(id(item))
                 pending += _used_by(item)
+                pending += _shared_by(item)
         return state
     except Exception:
         return object()  # the job's own attributes may do anything, or change while being read
@@ -203,14 +258,43 @@ def _contents(item: Any) -> object:
     """Something that changes if ``item`` is changed in place, as far as that is cheap to tell."""
     if isinstance(item, list):
         return len(item), hash(tuple(map(id, item[:_ITEMS])))
-    if isinstance(item, (dict, set)):
+    if isinstance(item, dict):
+        return len(item), hash(tuple(map(id, islice(item.values(), _ITEMS))))
+    if isinstance(item, set):
         return len(item)
     torch, numpy = sys.modules["torch"], sys.modules.get("numpy")
     if isinstance(item, torch.Tensor):
         return None if item.is_inference() else item._version
-    if numpy is not None and type(item) is numpy.ndarray and item.nbytes <= _HASHED_BYTES:
-        return hash(item.tobytes())
+    if numpy is not None and type(item) is numpy.ndarray:
+        whole = item.nbytes <= _HASHED_BYTES
+        return hash((item if whole else item.flat[:: max(1, item.size // _PLACES)]).tobytes())
     return None
+
+
+def _shared_by(item: Any) -> Iterable[Any]:
+    """What fetching from ``item`` reads from its classes and from global names."""
+    item = item.__func__ if isinstance(item, MethodType) else item
+    found = [
+        value
+        for base in type(item).__mro__
+        if not _of_library(base)
+        for value in vars(base).values()
+        if type(value) in _SIMPLE
+    ]
+    for function in _fetching(item):
+        scope = function.__globals__
+        named = (scope.get(name) for name in _globals_read(function.__code__))
+        found += [value for value in named if not isinstance(value, _NO_DATA)]
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _globals_read(code: CodeType) -> tuple[str, ...]:
+    import dis
+
+    inner = [c for c in code.co_consts if isinstance(c, CodeType)]
+    names = [i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL"]
+    return tuple(dict.fromkeys((*names, *(n for c in inner for n in _globals_read(c)))))
 
 
 def _names(code: CodeType) -> set[str]:

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from autotune_spaces.facts import LoaderFacts
-from autotune_trials.agent.dataloader.datasets import own_generator, shards
+from autotune_trials.agent.dataloader.datasets import open_file, own_generator, shards
 from autotune_trials.agent.dataloader.index_stream import batches_in
 from autotune_trials.agent.facts.source_calls import OURS
 from autotune_trials.agent.loop.batches import Weight
@@ -149,6 +149,7 @@ def describe(
         worker_sharding=sharding,
         starts_anew=starts_anew(loader.multiprocessing_context),
         own_generator=own_generator(loader),
+        open_file=open_file(loader),
         rank_samples=_sampled(data, loader),
         batch_mib=batch.bytes / 2**20,
         batch_tensors=batch.tensors,

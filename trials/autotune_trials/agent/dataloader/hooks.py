@@ -20,7 +20,7 @@ from typing import Any
 from autotune_spaces.facts import LoaderFacts
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.dataloader.control import TrainingLoaderControl
-from autotune_trials.agent.dataloader.datasets import own_generator, shards
+from autotune_trials.agent.dataloader.datasets import open_file, own_generator, shards
 from autotune_trials.agent.dataloader.facts import (
     Settings,
     describe,
@@ -335,6 +335,8 @@ class LoaderHooks:
                 return f"each worker would re-run the whole training script: {why}"
             if generator := own_generator(template):
                 return f"every worker would draw the same random numbers from {generator}"
+            if file := open_file(template):
+                return f"all workers would share the position in {file}, which the dataset keeps open"
         if (
             max(want.num_workers, 1) != max(own.num_workers, 1)
             and is_iterable(self.data, template)

@@ -93,3 +93,19 @@ def test_fused_is_not_used_for_sparse_gradients(cls: type) -> None:
     control.set("fused")
     optimizer.step()
     assert control.implementation() == "default"
+
+
+def test_a_gradient_that_is_sparse_only_later_ends_fused() -> None:
+    """An embedding that the first batches do not use."""
+    table, line = torch.nn.Embedding(20, 4, sparse=True), torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD([*table.parameters(), *line.parameters()], lr=0.1)
+    control = OptimizerControl(torch, optimizer)
+    control.set("fused")
+    for ids in (None, None, torch.arange(4)):
+        inputs = torch.randn(4, 4) if ids is None else table(ids)
+        optimizer.zero_grad()
+        line(inputs).sum().backward()
+        optimizer.step()
+        assert bool(optimizer.param_groups[0]["fused"]) == (ids is None)
+    control.set(None)
+    assert not optimizer._optimizer_step_pre_hooks

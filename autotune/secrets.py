@@ -88,6 +88,8 @@ def secret_texts(env: Mapping[str, str], command: Sequence[str]) -> tuple[str, .
         f"{at} SECRET": words[at].removeprefix(before)
         for at, before, _ in split_secret_flags(words)
     }
+    if (line := shell_line(words)) is not None:
+        given |= hide_secret_flags(words[line], {})[1]
     return tuple(secret_values({**env, **given}))
 
 

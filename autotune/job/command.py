@@ -25,6 +25,10 @@ _EXPANDED = re.compile(r"`|\$(?:\(|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_
 _READ = re.compile(rf"[|&;<>`]+|(?<!\S)~(?=/|\s|$)(?:/\S*)?|{_EXPANDED.pattern}")
 _REFERENCE = re.compile(r"\$(\{)?([A-Za-z_][A-Za-z0-9_]*)(?(1)\})")
 _QUOTED = r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\""""  # parts of a command
+# a file to which a shell line sends what it prints
+_SENT_TO = re.compile(
+    rf"{_QUOTED}|(?:>>?\s*|\|&?\s*tee\s+(?:-a\s+)?)(?!&|/dev/)(?P<file>[^\s;&|<>()]+)", re.DOTALL
+)
 _LINE_BREAK = r"\\\r?\n"
 _PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)?)?$")
 _RENDEZVOUS = re.compile(
@@ -84,6 +88,12 @@ def shell_operator(command: str) -> str:
             return match[0]
         index += 1
     return ""
+
+
+def sent_to(line: str) -> str:
+    """The first file to which a shell line sends what it prints, except in ``{trial_dir}``, or ""."""
+    files = (match["file"] or "" for match in _SENT_TO.finditer(line))
+    return next((file for file in files if file and "{trial_dir}" not in file), "")
 
 
 def shell_reference(value: str, variables: Collection[str]) -> str:

@@ -31,7 +31,8 @@ NOTES = """
 ## The command
 
 Words are split by shell quoting rules, but no shell runs them: `&&`, `|`, `>` and `~/` outside quotes and `$NAME` outside single quotes are refused.
-`shell: true` runs the line through `/bin/sh -c` instead. In `env`, the names of variables that are set (`$NAME`) are refused, too.
+`shell: true` runs the line through `/bin/sh -c` instead; it may not
+send its output to a file outside `{trial_dir}`, which every trial would overwrite. In `env`, the names of variables that are set (`$NAME`) are refused, too.
 Relative paths are relative to `workdir`, which is relative to the file.
 
 | placeholder | stands for |

@@ -137,11 +137,11 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
     try:
         words = _words(parsed, document)
     except ValueError as error:
-        remedy = (
-            "put it in single quotes, or set 'shell: true' to run the line through /bin/sh"
-            if "no shell reads it, so" in str(error)
-            else ""
-        )
+        remedy = ""
+        if "no shell reads it, so" in str(error):
+            remedy = "put it in single quotes, or set 'shell: true' to run the line through /bin/sh"
+        elif "sends its output" in str(error):
+            remedy = "leave that out: a session's directory keeps the output; or use {trial_dir}"
         mistakes.append(
             Mistake(("command",), str(error), "a program and its arguments", remedy=remedy)
         )
@@ -267,6 +267,11 @@ def _words(parsed: JobFile, document: Document) -> tuple[str, ...]:
         if not isinstance(parsed.command, str):
             raise ValueError(
                 "'shell: true' with a list as the command; a shell reads one line of text"
+            )
+        if file := commands.sent_to(parsed.command):
+            raise ValueError(
+                f"the command sends its output to {file}: every trial would overwrite that file, and"
+                " autotune would not see the output"
             )
         return ("/bin/sh", "-c", parsed.command)
     if isinstance(parsed.command, str):

@@ -69,6 +69,12 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     ),
     "shell-pipe": ("command: python train.py | tee log\n", 1, ("'|'", "shell: true")),
     "shell-redirect": ("command: python train.py > log\n", 1, ("'>'",)),
+    "shell-log": (
+        "command: python train.py >> train.log 2>&1\nshell: true\n",
+        1,
+        ("sends its output to train.log", "{trial_dir}"),
+    ),
+    "shell-tee": ("command: python train.py |& tee -a train.log\nshell: true\n", 1, ("train.log",)),
     "shell-substitution": ("command: python train.py $(date)\n", 1, ("'$('",)),
     "shell-variable": ("command: python train.py $DATA\n", 1, ("'$DATA'", "single quotes")),
     "shell-home": ("command: python train.py --data ~/data\n", 1, ("'~/data'", "shell: true")),

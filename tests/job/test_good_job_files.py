@@ -144,8 +144,9 @@ def test_braces_that_are_no_placeholder_are_the_programs_own(tmp_path: Path) -> 
 
 
 def test_a_shell_is_used_only_when_asked_for(tmp_path: Path) -> None:
-    job = load(tmp_path, "command: cd sub && python train.py > log\nshell: true\n")
-    assert job.command == ("/bin/sh", "-c", "cd sub && python train.py > log")
+    line = "cd sub && python train.py 2>&1 --a '> b' > {trial_dir}/log | tee /dev/null"
+    job = load(tmp_path, f"command: {line}\nshell: true\n")
+    assert job.command == ("/bin/sh", "-c", line)
 
 
 def test_json_is_read_as_json_is_written() -> None:

@@ -125,6 +125,8 @@ def test_every_form_in_which_a_value_is_printed() -> None:
             )
     assert mask_text("hunter2 at /tmp, 12345", env) == "*** at /tmp, 12345"
     assert "abcdefg" in secret_texts({}, ["--api-key", "abcdefg"])
+    for line in ("python t.py --api-key abcdefg", "API_KEY='abcdefg' python t.py"):
+        assert "abcdefg" in secret_texts({}, ["/bin/sh", "-c", line])
 
 
 @pytest.mark.parametrize(

@@ -107,9 +107,7 @@ class OptimizerControl:
         self._own = [_flags(g) for g in optimizer.param_groups]
         self._own_default = _flags(optimizer.defaults)
         self._own_amp_flag = getattr(optimizer, "_step_supports_amp_scaling", None)
-        self._without = [
-            p for g in optimizer.param_groups for p in g["params"] if p.grad is None
-        ]
+        self._without = [p for g in optimizer.param_groups for p in g["params"] if p.grad is None]
         self._hooks = (
             optimizer.register_step_pre_hook(lambda *_: self._look_at_new_gradients()),
             optimizer.register_state_dict_post_hook(lambda _, saved: self._as_own(saved)),

@@ -336,7 +336,9 @@ class LoaderHooks:
             if generator := own_generator(template):
                 return f"every worker would draw the same random numbers from {generator}"
             if file := open_file(template):
-                return f"all workers would share the position in {file}, which the dataset keeps open"
+                return (
+                    f"all workers would share the position in {file}, which the dataset keeps open"
+                )
         if (
             max(want.num_workers, 1) != max(own.num_workers, 1)
             and is_iterable(self.data, template)

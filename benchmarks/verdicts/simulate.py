@@ -79,7 +79,8 @@ NOTES = """
   nothing, too) gained little more.
 - *Very noisy*, 1.15, second or third finalist: 81 % (86 % before; the bar is for the first, 86 %).
 - *Two speeds, 3 % apart* (other noise), equal: 1.3 % and 0.7 % of the first finalists, whose share is 0.5 %; *levels that mislead*, room for five, and
-  *normal, 10 %*: 1.1 %. Pairs of which both sides were slow hardly count, so that three or four decide. That is as old as the weights, and not of the shorter plans.
+  *normal, 10 %*: 1.1 %. Pairs of which both sides were slow hardly count, so that three or four decide.
+  That is as old as the weights, and not of the shorter plans.
 - *Very noisy*, 1.03: what is adopted was measured too luckily, by 4 % on average. Drawing estimates towards 1 takes from a claim what its own
   error explains, and where one gain in twenty passes, that is not enough. The others are told that no gain is shown, or that it is too noisy.
 - *Very noisy*, choice after one round of search: in a quarter of the studies the search does not make the winner a finalist, and no proof can find it then.

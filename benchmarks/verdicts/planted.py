@@ -53,7 +53,7 @@ from autotune.results import LossVerdict  # noqa: E402
 from autotune.stages.converge import Asked, check_loss  # noqa: E402
 
 # the scored seeds run once, after the rule is frozen
-SCORED_SEED, DRY_SEED = 2_027_000, 7_000_000
+SCORED_SEED, DRY_SEED = 2_026_000, 7_000_000
 SET_SEEDS = 100  # seeds that a set may use
 TRUTH_SEED = 500_000  # outside all sets
 TRUTH_PAIRS = 16

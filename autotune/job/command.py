@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 import re
@@ -25,6 +26,7 @@ _EXPANDED = re.compile(r"`|\$(?:\(|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_
 _READ = re.compile(rf"[|&;<>`]+|(?<!\S)~(?=/|\s|$)(?:/\S*)?|{_EXPANDED.pattern}")
 _REFERENCE = re.compile(r"\$(\{)?([A-Za-z_][A-Za-z0-9_]*)(?(1)\})")
 _QUOTED = r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\""""  # parts of a command
+_WORD = re.compile(rf"(?:{_QUOTED}|\S)+", re.DOTALL)
 _LINE_BREAK = r"\\\r?\n"
 _PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)?)?$")
 _RENDEZVOUS = re.compile(
@@ -33,8 +35,11 @@ _RENDEZVOUS = re.compile(
 _PROBE = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('torch') else 3)"
 
 
-def split(command: str) -> tuple[str, ...]:
+def split(command: str, workdir: Path | None = None) -> tuple[str, ...]:
     """Split ``command`` into words by a shell's quoting rules, but without a shell.
+
+    Args:
+        workdir: where a shell would look for files that match ``*.txt``.
 
     Raises:
         ValueError: unbalanced quotes, an empty command, or something only a shell understands;
@@ -50,6 +55,11 @@ def split(command: str) -> tuple[str, ...]:
         words = tuple(shlex.split(command))
     except ValueError as error:
         raise ValueError(f"the command's quotes do not match ({str(error).lower()})") from None
+    if workdir and (pattern := file_pattern(command, workdir)):
+        raise ValueError(
+            f"'{pattern}' in the command matches files in {workdir}: no shell reads it, so the"
+            " program would get it literally"
+        )
     if not words:
         raise ValueError("the command is empty")
     if VARIABLE.match(words[0]):
@@ -83,6 +93,15 @@ def shell_operator(command: str) -> str:
         elif quote != "'" and (match := (_EXPANDED if quote else _READ).match(command, index)):
             return match[0]
         index += 1
+    return ""
+
+
+def file_pattern(command: str, workdir: Path) -> str:
+    """The first word that a shell would replace by files in ``workdir``; "" if there is none."""
+    for word in _WORD.findall(command):
+        pattern = re.sub(_QUOTED, lambda part: glob.escape("".join(shlex.split(part[0]))), word)
+        if glob.has_magic(re.sub(_QUOTED, "", word)) and glob.glob(pattern, root_dir=workdir):
+            return word
     return ""
 
 

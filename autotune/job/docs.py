@@ -30,7 +30,8 @@ What is tuned, and how. Only `command` is required; `autotune init -- COMMAND` w
 NOTES = """
 ## The command
 
-Words are split by shell quoting rules, but no shell runs them: `&&`, `|`, `>` and `~/` outside quotes and `$NAME` outside single quotes are refused.
+Words are split by shell quoting rules, but no shell runs them: `&&`, `|`, `>`, `~/` and patterns that match files (`*.txt`)
+outside quotes are refused, and so is `$NAME` outside single quotes.
 `shell: true` runs the line through `/bin/sh -c` instead. In `env`, the names of variables that are set (`$NAME`) are refused, too.
 Relative paths are relative to `workdir`, which is relative to the file.
 

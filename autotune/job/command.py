@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 import re
@@ -29,6 +30,7 @@ _QUOTED = r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\""""  # parts of a command
 _SENT_TO = re.compile(
     rf"{_QUOTED}|(?:>>?\s*|\|&?\s*tee\s+(?:-a\s+)?)(?!&|/dev/)(?P<file>[^\s;&|<>()]+)", re.DOTALL
 )
+_WORD = re.compile(rf"(?:{_QUOTED}|\S)+", re.DOTALL)
 _LINE_BREAK = r"\\\r?\n"
 _PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)?)?$")
 _RENDEZVOUS = re.compile(
@@ -37,8 +39,11 @@ _RENDEZVOUS = re.compile(
 _PROBE = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('torch') else 3)"
 
 
-def split(command: str) -> tuple[str, ...]:
+def split(command: str, workdir: Path | None = None) -> tuple[str, ...]:
     """Split ``command`` into words by a shell's quoting rules, but without a shell.
+
+    Args:
+        workdir: where a shell would look for files that match ``*.txt``.
 
     Raises:
         ValueError: unbalanced quotes, an empty command, or something only a shell understands;
@@ -54,6 +59,11 @@ def split(command: str) -> tuple[str, ...]:
         words = tuple(shlex.split(command))
     except ValueError as error:
         raise ValueError(f"the command's quotes do not match ({str(error).lower()})") from None
+    if workdir and (pattern := file_pattern(command, workdir)):
+        raise ValueError(
+            f"'{pattern}' in the command matches files in {workdir}: no shell reads it, so the"
+            " program would get it literally"
+        )
     if not words:
         raise ValueError("the command is empty")
     if VARIABLE.match(words[0]):
@@ -94,6 +104,15 @@ def sent_to(line: str) -> str:
     """The first file to which a shell line sends what it prints, except in ``{trial_dir}``, or ""."""
     files = (match["file"] or "" for match in _SENT_TO.finditer(line))
     return next((file for file in files if file and "{trial_dir}" not in file), "")
+
+
+def file_pattern(command: str, workdir: Path) -> str:
+    """The first word that a shell would replace by files in ``workdir``; "" if there is none."""
+    for word in _WORD.findall(command):
+        pattern = re.sub(_QUOTED, lambda part: glob.escape("".join(shlex.split(part[0]))), word)
+        if glob.has_magic(re.sub(_QUOTED, "", word)) and glob.glob(pattern, root_dir=workdir):
+            return word
+    return ""
 
 
 def shell_reference(value: str, variables: Collection[str]) -> str:

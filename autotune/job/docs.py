@@ -30,9 +30,10 @@ What is tuned, and how. Only `command` is required; `autotune init -- COMMAND` w
 NOTES = """
 ## The command
 
-Words are split by shell quoting rules, but no shell runs them: `&&`, `|`, `>` and `~/` outside quotes and `$NAME` outside single quotes are refused.
-`shell: true` runs the line through `/bin/sh -c` instead; it may not
-send its output to a file outside `{trial_dir}`, which every trial would overwrite. In `env`, the names of variables that are set (`$NAME`) are refused, too.
+Words are split by shell quoting rules, but no shell runs them: `&&`, `|`, `>`, `~/` and patterns that match files (`*.txt`)
+outside quotes are refused, and so is `$NAME` outside single quotes.
+`shell: true` runs the line through `/bin/sh -c` instead; it may not send its output to a file outside `{trial_dir}`, which
+every trial would overwrite. In `env`, the names of variables that are set (`$NAME`) are refused, too.
 Relative paths are relative to `workdir`, which is relative to the file.
 
 | placeholder | stands for |

@@ -135,7 +135,7 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
         )
     words: tuple[str, ...] = ()
     try:
-        words = _words(parsed, document)
+        words = _words(parsed, document, workdir)
     except ValueError as error:
         remedy = ""
         if "no shell reads it, so" in str(error):
@@ -262,7 +262,7 @@ def _unexpanded(parsed: JobFile) -> list[Mistake]:
     ]
 
 
-def _words(parsed: JobFile, document: Document) -> tuple[str, ...]:
+def _words(parsed: JobFile, document: Document, workdir: Path | None) -> tuple[str, ...]:
     if parsed.shell:
         if not isinstance(parsed.command, str):
             raise ValueError(
@@ -275,7 +275,7 @@ def _words(parsed: JobFile, document: Document) -> tuple[str, ...]:
             )
         return ("/bin/sh", "-c", parsed.command)
     if isinstance(parsed.command, str):
-        return commands.split(parsed.command)
+        return commands.split(parsed.command, workdir)
     return tuple(read_text(document, ("command", at), w) for at, w in enumerate(parsed.command))
 
 

@@ -243,6 +243,15 @@ _EnvValue = Annotated[
 ]
 
 
+def _whole(value: object) -> object:
+    """1e4, which YAML reads as a fraction, is a whole number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_Whole = Annotated[int, BeforeValidator(_whole)]
+_WholeOrNone = Annotated[int | None, BeforeValidator(_whole)]
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, title=None
@@ -290,7 +299,7 @@ class Convergence(_Model):
             examples=["1%"],
         )
     )
-    steps: int = Field(
+    steps: _Whole = Field(
         240, ge=40, le=100_000, description="Optimizer steps over which seeded runs are compared."
     )
     metrics: dict[str, Annotated[Metric, BeforeValidator(_metric)]] = Field(
@@ -317,7 +326,7 @@ class Budget(_Model):
             " is tried alone and one milder configuration proven, even beyond that."
         ),
     )
-    trials: int | None = Field(
+    trials: _WholeOrNone = Field(
         None,
         ge=1,
         le=100_000,
@@ -375,22 +384,22 @@ class Ray(_Model):
         ),
         examples=["ray://head:10001"],
     )
-    slots: int | None = Field(
+    slots: _WholeOrNone = Field(
         None,
         ge=1,
         le=10_000,
         description="Most slots to use at once, each for one trial; default: all there are.",
     )
-    gpus_per_slot: int | None = Field(
+    gpus_per_slot: _WholeOrNone = Field(
         None,
         ge=1,
         le=64,
         description=("GPUs per slot, with their share of the node's cores; default: a whole node."),
     )
-    cpus_per_slot: int | None = Field(
+    cpus_per_slot: _WholeOrNone = Field(
         None, ge=1, le=4096, description="Cores per slot; default: its share of the node."
     )
-    nodes_per_slot: int | None = Field(
+    nodes_per_slot: _WholeOrNone = Field(
         None,
         ge=1,
         le=10_000,
@@ -486,7 +495,7 @@ class JobFile(_Model):
         le=1e9,
         description="Price of this machine per hour, in any currency; for the objective cost.",
     )
-    planned_steps: int = Field(
+    planned_steps: _Whole = Field(
         20_000,
         ge=1,
         le=10**12,

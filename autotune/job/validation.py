@@ -72,7 +72,7 @@ def _mistake(detail: Mapping[str, Any]) -> Mistake:
             f"'{key}' is missing",
             "the command that starts the job, such as: python train.py",
         )
-    return Mistake(place, f"{key or 'a key'} is {shown(value)}", _expected(kind, context))
+    return Mistake(place, f"{key or 'a key'} is {shown(value)}", _expected(kind, context, key))
 
 
 def _keys(place: Place) -> list[str]:
@@ -90,7 +90,7 @@ def _keys(place: Place) -> list[str]:
     return list(model.model_fields)
 
 
-def _expected(kind: str, context: Mapping[str, Any]) -> str:
+def _expected(kind: str, context: Mapping[str, Any], key: str) -> str:
     bounds = {
         "greater_than": ("gt", "above"),
         "greater_than_equal": ("ge", "at least"),
@@ -100,10 +100,11 @@ def _expected(kind: str, context: Mapping[str, Any]) -> str:
     if kind in bounds:
         name, word = bounds[kind]
         return f"a number {word} {context[name]:g}"
+    has_unit = key.endswith(("_s", "_gib", "minutes"))
     known = {
         "int_type": "a whole number",
         "int_from_float": "a whole number",
-        "float_type": "a number (the unit is in the key's name)",
+        "float_type": "a number" + " (the unit is in the key's name)" * has_unit,
         "finite_number": "a finite number",
         "string_type": "text",
         "string_unicode": "text without invalid characters",

@@ -78,6 +78,11 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "shell-substitution": ("command: python train.py $(date)\n", 1, ("'$('",)),
     "shell-variable": ("command: python train.py $DATA\n", 1, ("'$DATA'", "single quotes")),
     "shell-home": ("command: python train.py --data ~/data\n", 1, ("'~/data'", "shell: true")),
+    "shell-pattern": (
+        "command: python train.py --data *.py\n",
+        1,
+        ("'*.py' in the command matches files", "shell: true"),
+    ),
     "env-variable": (
         GOOD + "env:\n  A: /opt/x:$PATH\n  B: '${A}$NOT_SET_ANYWHERE'\n",
         3,
@@ -163,6 +168,7 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "steps-negative": (GOOD + "planned_steps: -1\n", 2, ("planned_steps is -1", "at least 1")),
     "steps-fraction": (GOOD + "planned_steps: 1.5\n", 2, ("whole number",)),
     "steps-truth": (GOOD + "planned_steps: true\n", 2, ("planned_steps is true",)),
+    "steps-half": (GOOD + "planned_steps: 1.05e1\n", 2, ("10.5", "a whole number")),
     "minutes-unit": (
         GOOD + "budget: {minutes: 20m}\n",
         2,
@@ -174,7 +180,12 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "memory-unit": (
         GOOD + "constraints: {host_memory_gib: 16GB}\n",
         2,
-        ("host_memory_gib is '16GB'", "a number"),
+        ("host_memory_gib is '16GB'", "a number (the unit is in the key's name)"),
+    ),
+    "memory-percent": (
+        GOOD + "constraints: {device_memory_fraction: 90%}\n",
+        2,
+        ("device_memory_fraction is '90%'", "expected: a number\n"),
     ),
     "memory-share": (
         GOOD + "constraints: {device_memory_fraction: 90}\n",
@@ -206,6 +217,7 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "objective-in-list": (GOOD + "objective: [througput]\n", 2, ("did you mean 'throughput'?",)),
     "objective-cost": (GOOD + "objective: cost\n", 2, ("there is no price", "costs per hour")),
     "price": (GOOD + "price: 0\n", 2, ("price is 0",)),
+    "price-unit": (GOOD + "price: 3 EUR\n", 2, ("price is '3 EUR'", "expected: a number\n")),
     "executor-ray": (
         GOOD + "executor:\n  ray: {adress: auto}\n",
         3,

@@ -260,6 +260,28 @@ def test_quoted_things_are_just_text(line: str, words: tuple[str, ...]) -> None:
     assert split(line) == words
 
 
+def test_patterns_are_text_unless_a_shell_would_find_files(tmp_path: Path) -> None:
+    for name in ("a.txt", "data/b.bin", "my file", "x", "layers=[1,2]", "[y]"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = ["*.txt", "data/*.bin", "?.txt", "[ab].txt", "my\\ f*", "'my 'f*", "?", f"{tmp_path}/*"]
+    for word in found:
+        with pytest.raises(ValueError, match="no shell reads it, so") as caught:
+            split(f"python train.py {word} --x", tmp_path)
+        assert f"'{word}' in the command" in str(caught.value)
+        assert split(f"python train.py {word} --x") == split(f"python train.py {word} --x", None)
+    text = (
+        "'*.txt' \"*.txt\" \\*.txt *.csv --re=^a.*$ --data=*.txt layers=[1,2] '['y] {seed} **/*.c"
+    )
+    assert split(text, tmp_path) == split(text)
+
+
+def test_whole_numbers_may_be_written_with_an_exponent(tmp_path: Path) -> None:
+    job = load(tmp_path, "command: python train.py\nplanned_steps: 1e4\nbudget: {trials: 20.0}\n")
+    assert (job.planned_steps, job.budget.trials) == (10_000, 20)
+    assert type(job.planned_steps) is type(job.budget.trials) is int
+
+
 def test_only_names_in_braces_are_placeholders() -> None:
     command = ("x", "{seed}", "a{seed}b{trial_dir}", '{"seed": 1}', "${seed}", "{}", "{1}")
     assert placeholders(command) == ["seed", "trial_dir"]

@@ -284,7 +284,7 @@ Root Cause (first observed failure):
 
 
 def test_interleaved_tracebacks_are_told_apart_and_the_cause_is_shown() -> None:
-    lines = classify.last_traceback(INTERLEAVED)
+    lines = classify.ending(INTERLEAVED).traceback
     assert (
         lines[-1] == "ValueError: bad batch"
         and classify.user_line(lines, Path("/home/u")) == "train.py:7"
@@ -301,7 +301,7 @@ def test_a_program_that_cannot_be_read_is_not_hidden_by_its_launcher() -> None:
         'Current thread 0x1 (most recent call first):\n  File "/v/lib.py", line 5 in'
         " wait\n\nExtension modules: numpy\n"
     )
-    lines = classify.last_traceback(dump + broken + INTERLEAVED[INTERLEAVED.index("E1120") :])
+    lines = classify.ending(dump + broken + INTERLEAVED[INTERLEAVED.index("E1120") :]).traceback
     assert (
         lines[-1] == "SyntaxError: '(' was never closed"
         and classify.user_line(lines, Path("/home/u")) == "train.py:3"
@@ -319,6 +319,18 @@ def test_a_rank_lost_without_a_word_is_named(tmp_path: Path) -> None:
     paths.stderr.write_text(f"Failures:{second}Root Cause (first observed failure):{first}")
     found = classify.of_logs(tmp_path, paths, "exit code 1")
     assert found.detail == "exit code 1: rank 1 ended by SIGSEGV"
+
+
+def test_a_launcher_that_says_only_that_a_rank_failed_is_quoted_in_one_line(tmp_path: Path) -> None:
+    paths = SessionPaths(tmp_path)
+    launcher = INTERLEAVED[INTERLEAVED.index("E1120") :]
+    paths.stderr.write_text(f"{launcher}============\n  exitcode  : 1 (pid: 12)\n")
+    found = classify.of_logs(tmp_path, paths, "exit code 1")
+    assert found.detail.endswith("ChildFailedError: train.py FAILED")
+    assert found.log_tail.endswith(found.detail.partition(": ")[2])
+    native = "terminate called after throwing an instance of 'std::bad_alloc'\n"
+    paths.stderr.write_text(f"{native}{launcher}")
+    assert classify.of_logs(tmp_path, paths, "exit code 1").kind == "oom"
 
 
 # ------------------------------------------------------------------------------------------- stacks

@@ -447,10 +447,166 @@ Traceback (most recent call last):
   File "/venv/lib/python3.11/site-packages/torch/distributed/run.py", line 900, in main
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError: train.py FAILED
 """
-    lines = classify.last_traceback(text)
+    lines = classify.ending(text).traceback
     assert lines[-1] == "ValueError: bad batch"
 
     assert classify.user_line(lines, Path("/home/u")) == "train.py:7"
+
+
+BEFORE = """\
+Traceback (most recent call last):
+  File "/home/u/train.py", line 5, in <module>
+    main()
+"""
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+KILLED = "RuntimeError: DataLoader worker (pid 3) is killed by signal: Killed. \n"
+IGNORED = """\
+Traceback (most recent call last):
+  File "/usr/lib/python3.11/x.py", line 1, in __del__
+AttributeError: no close
+"""
+STATE_DICT = """\
+RuntimeError: Error(s) in loading state_dict for Net:
+\tMissing key(s): a
+\tsize mismatch for b
+"""
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "/home/u/train.py", line 5, in <module>
+  |     raise ExceptionGroup("x", errors)
+  | ExceptionGroup: x (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | Exception Group Traceback (most recent call last):
+    |   File "/home/u/train.py", line 7, in <module>
+    | ExceptionGroup: y (1 sub-exception)
+    +-+---------------- 1 ----------------
+      | KeyError: 'lr'
+      +------------------------------------
+    +---------------- 2 ----------------
+    | ValueError: bad lr
+    | not a number
+    +------------------------------------
+"""
+
+
+@pytest.fixture
+def diagnosed(tmp_path):
+    def diagnose(stderr, stdout="", status=1, oom_kills=0):
+        paths = SessionPaths(tmp_path)
+        paths.stderr.write_text(stderr)
+        paths.stdout.write_text(stdout)
+        argv = ["python", "train.py"]
+        return classify.of_exit(status, argv, Path("/home/u"), paths, "x", oom_kills)
+
+    return diagnose
+
+
+@pytest.mark.parametrize("status", [1, 2, -signal.SIGSEGV, -signal.SIGTERM, -signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("stderr", "stdout"),
+    [
+        ("dataset not found\n", "Tip: lower --batch-size if you run out of memory\n"),
+        ("W: a smaller batch avoids CUDA out of memory errors\n", ""),
+        (OOM + "trying a smaller batch\n" + "step\n" * classify.TAIL_LINES, ""),
+    ],
+)
+def test_words_about_memory_are_no_error(diagnosed, status, stderr, stdout):
+    expected = "killed" if status == -signal.SIGKILL else "crash"
+    assert diagnosed(stderr, stdout, status).kind == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        OOM,
+        "terminate called after throwing an instance of 'std::bad_alloc'\n",
+        "  what():  CUDA error: out of memory\n",
+        "ERROR: ran out of memory\n",
+    ],
+)
+def test_an_error_at_the_end_of_the_log_is_out_of_memory_without_a_traceback(diagnosed, line):
+    found = diagnosed(f"{line}Aborted\n", "step 1\n", -signal.SIGABRT)
+    assert (found.kind, found.detail) == ("oom", line.strip())
+    assert diagnosed("a warning\n", line).kind == "oom"
+
+
+def test_only_the_exception_is_searched_and_not_the_source(diagnosed):
+    found = diagnosed(
+        BEFORE.replace("main()", "main()  # a MemoryError if large") + "ValueError: bad lr\n"
+    )
+    assert (found.kind, found.detail) == ("crash", "exit code 1: ValueError: bad lr")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Exception ignored in: <function A.__del__ at 0x7f>\n" + IGNORED,
+        "Exception ignored in atexit callback <function f at 0x7f>:\n" + IGNORED,
+        "\nError in atexit._run_exitfuncs:\n" + IGNORED,
+        "Exception ignored in: <_io.TextIOWrapper name='<stdout>'>\nBrokenPipeError: [Errno 32]\n",
+        "wandb: synced\n",
+        "\nSet the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n",
+    ],
+)
+def test_what_follows_the_exception_is_not_the_cause(diagnosed, said):
+    found = diagnosed(f"{BEFORE}ValueError: bad lr\n{said}")
+    assert (found.detail, found.where) == ("exit code 1: ValueError: bad lr", "train.py:5")
+    assert found.log_tail == f"{BEFORE}ValueError: bad lr"
+
+
+def test_the_whole_message_of_an_exception_is_told(diagnosed):
+    found = diagnosed(f"{BEFORE}{STATE_DICT}\nSee the documentation.\n")
+    assert found.detail.endswith("for Net: Missing key(s): a size mismatch for b")
+    assert found.log_tail == f"{BEFORE}{STATE_DICT}".strip()
+    many = "".join(f"lr.{n}\n  Field required\n" for n in range(50))
+    error = classify.ending(f"{BEFORE}ValidationError: 50 errors\n{many[:-1]}").error
+    assert len(error) == 1 + classify.MESSAGE_LINES
+    compiler = "BackendCompilerFailed: backend='inductor' raised:\n"
+    assert diagnosed(f"{BEFORE}{compiler}OutOfMemoryError: CUDA out of memory\n").kind == "oom"
+
+
+def test_the_whole_message_of_a_ranks_exception_is_told(make_session):
+    failure = failure_of(
+        make_session(f"""
+            from fake_agent import Agent
+            from autotune_trials.protocol.messages import JobError
+            agent = Agent()
+            agent.send(JobError(0, "crash", {BEFORE + STATE_DICT!r}, 1.0))
+            agent.pause()
+            """)
+    )
+    assert failure.detail.startswith("rank 0: RuntimeError: Error(s) in loading")
+    assert failure.detail.endswith("size mismatch for b")
+
+
+def test_what_ends_the_log_counts_and_not_what_the_job_survived(diagnosed):
+    survived = f"{BEFORE}MemoryError: toy\n"
+    found = diagnosed(f"{survived}validation file missing\n", status=2)
+    assert (found.kind, found.detail) == ("crash", "exit code 2: validation file missing")
+    found = diagnosed(survived + "step\n" * 120 + "validation file missing\n")
+    assert (found.kind, found.detail) == ("crash", "exit code 1: validation file missing")
+    assert diagnosed(survived, status=2).kind == "oom"  # printed by a handler, then sys.exit(2)
+
+    survived = f"{BEFORE}{KILLED}retrying without workers\n"
+    found = diagnosed(f"{survived}{BEFORE}ValueError: bad lr\n", oom_kills=None)
+    assert (found.kind, found.detail) == ("crash", "exit code 1: ValueError: bad lr")
+    chained = "\nThe above exception was the direct cause of the following exception:\n\n"
+    found = diagnosed(
+        f"{BEFORE}{KILLED}{chained}{BEFORE}RuntimeError: a worker exited\n", oom_kills=None
+    )
+    assert found.kind == "oom" and found.detail.startswith(KILLED.strip())
+
+
+def test_the_innermost_error_of_an_exception_group_is_told(diagnosed):
+    found = diagnosed(GROUP)
+    assert (found.detail, found.where) == (
+        "exit code 1: ValueError: bad lr not a number",
+        "train.py:7",
+    )
+    assert found.log_tail.startswith("Exception Group Traceback") and "|" not in found.log_tail
+    inner = GROUP[: GROUP.index("    +---------------- 2")]
+    assert diagnosed(inner).detail == "exit code 1: KeyError: 'lr'"
+    assert diagnosed(f"{GROUP}\n{BEFORE}TypeError: later\n").log_tail == f"{BEFORE}TypeError: later"
 
 
 def test_a_job_ended_by_somebody_else_is_a_crash(make_session):

@@ -3,7 +3,8 @@ files.
 
     exit 0, step marker      ended      the job finished by itself
     exit 0, no step marker   unhooked   the agent never saw an optimizer step
-    "out of memory" …        oom
+    "out of memory" …        oom        in the exception that ends the log, or in an error at its
+                                        end
     SIGKILL                  oom, if the kernel's OOM killer ran during the session or its count
                              is unavailable; else killed
     any other exit           crash
@@ -16,7 +17,7 @@ import re
 import shutil
 import signal
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,11 +27,19 @@ from autotune_trials.session.ranks import PEER_GONE
 
 TAIL_BYTES = 32 << 10
 TAIL_LINES = 30
+MESSAGE_LINES = 10  # kept of an exception's message, after its first line
+# A job survived a traceback that more lines follow. Long messages, launchers and trackers say less.
+AFTERMATH_LINES = 100
 OUT_OF_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|MemoryError\b|can(?:no|')t allocate"
     r" memory|std::bad_alloc|_ALLOC_FAILED"
     r"|out of shared memory|</torch_\w+>: No space left",  # /dev/shm
     re.IGNORECASE,
+)
+# an error, not advice: "lower the batch size if you run out of memory"
+ERROR = re.compile(
+    r"Error\b|\berror: |\bERROR\b|std::bad_alloc|_ALLOC_FAILED|[Tt]ried to allocate"
+    r"|[Cc]an(?:no|')t allocate"
 )
 WORKERS_TOO_MANY = re.compile(  # more DataLoader workers than memory or the file limit allows
     r"loader settings num_workers=(?P<workers>[1-9]\d*).*?: (?P<error>[\w.]*(?:Error|Exception):"
@@ -48,6 +57,17 @@ LAUNCHER_ERRORS = """
     ChildFailedError CalledProcessError SignalException ProcessRaisedException
 """.split()
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
+# "Original": from a DataLoader worker
+TRACEBACK = re.compile(
+    r"(?:Original |(?: *\+ )?Exception Group )?Traceback \(most recent call last\)"
+)
+# left of an exception group's lines; a number begins the next exception in it
+GROUP_MARGIN = re.compile(r" +(?:\| ?|\+[+-]+(?: (?P<number>\d+) -+)?)")
+CHAINED = re.compile(r"The above exception was the direct cause|During handling of the above")
+# before a traceback that ends nothing
+IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b|Error in atexit\b")
+# what launchers, trackers and torch's C++ code add after an exception
+ADDED = re.compile(r"\[?[EFIW]\d{4} |wandb: |frame #\d+: ")
 DETACHING = "sudo su docker podman apptainer singularity ssh kubectl srun sbatch".split()
 
 
@@ -73,46 +93,147 @@ def read_tail(path: Path, limit: int = TAIL_BYTES) -> str:
         return ""
 
 
-def log_tail(paths: SessionPaths, lines: int = TAIL_LINES) -> str:
-    """The most useful part of a failed job's log: its last traceback, else its last lines."""
-    text = read_tail(paths.stderr)
-    shown = (
-        last_traceback(text)
-        or text.strip().splitlines()
-        or read_tail(paths.stdout).strip().splitlines()
-    )
-    return "\n".join(line[:500] for line in shown[-lines:])
+def log_tail(paths: SessionPaths, uncaught: bool = True) -> str:
+    """The most useful part of a failed job's log: the traceback it ends with, else its last lines.
+
+    ``uncaught``: as for :func:`ending`.
+    """
+    return _shown(ending_of(paths, uncaught))
 
 
-def last_traceback(text: str) -> list[str]:
-    """The lines of the last informative traceback.
+def _shown(end: Ending) -> str:
+    return "\n".join(line[:500] for line in (end.traceback or end.lines)[-TAIL_LINES:])
+
+
+class Ending(NamedTuple):
+    """What a log ends with."""
+
+    traceback: list[str]  # [] if it ends with other lines
+    # the exception and its message: the last lines of the traceback; [] if that only says that
+    # another process failed
+    error: list[str]
+    lines: list[str]  # what may say why the job ended
+
+
+def ending_of(paths: SessionPaths, uncaught: bool = True) -> Ending:
+    """What a session's log ends with; stdout counts if there is no traceback in stderr."""
+    stderr = ending(read_tail(paths.stderr), uncaught)
+    stdout = ending(read_tail(paths.stdout, 4 << 10), uncaught)
+    if stderr.traceback or stdout.traceback:
+        return stderr if stderr.traceback else stdout
+    return Ending([], [], stdout.lines + stderr.lines)
+
+
+def ending(text: str, uncaught: bool = True) -> Ending:
+    """What a log ends with.
 
     A launcher's traceback only says that a child failed, and that of a rank whose peer died only
-    that the peer is gone. Ranks write at the same time; their lines are separated by the prefix
-    that torch and torchrun add.
+    that the peer is gone. The job survived a traceback that much else follows or, unless
+    ``uncaught`` (the exit status may be that of an uncaught exception), anything else.
     """
-    blocks: list[list[str]] = []
-    # rank (from the prefix) -> the traceback being read
-    open_: dict[str, list[str] | None] = {}
+    tracebacks, others = _read(text)
+    own = [t for t in tracebacks if not _is_launchers(t.error)]
+    telling = [t for t in own if not PEER_GONE.search("\n".join(t.error))]
+    if not tracebacks:
+        return Ending([], [], others[-TAIL_LINES:])
+    last = (telling or own or tracebacks)[-1]
+    after = others[last.others :]
+    if len(own) == len(tracebacks):  # no launcher says that what it started has failed
+        rest = after if uncaught else last.error[1:] + after
+        said = [line for line in rest if not (line[0].isspace() or ADDED.match(line))]
+        if len(said) > (AFTERMATH_LINES if uncaught else 0):
+            return Ending([], [], rest[-TAIL_LINES:])
+    if telling:
+        return Ending(last.lines, last.error, last.lines + after)
+    return Ending(last.lines, [], text.splitlines())
+
+
+@dataclass(eq=False)
+class _Traceback:
+    """A traceback in a log, together with those it is chained to or that its group consists of."""
+
+    lines: list[str]
+    error: list[str] = field(default_factory=list)  # [] while its frames are read
+    others: int = 0  # how many lines outside tracebacks come before its exception
+    ignored: bool = False  # ends nothing
+    group: bool = False
+    goes_on: bool = False  # the next traceback belongs to it
+    complete: bool = False  # its message has ended
+
+
+def _read(text: str) -> tuple[list[_Traceback], list[str]]:
+    """The tracebacks in a log, in the order of their ends, and its other lines that are not blank.
+
+    Ranks write at the same time; their lines are separated by the prefix that torch and torchrun
+    add.
+    """
+    found: list[_Traceback] = []
+    others: list[str] = []
+    latest: dict[str, _Traceback] = {}  # by rank
+    ignored = False
     for raw in text.splitlines():
-        found = RANK_PREFIX.match(raw)
-        rank, line = (found.group(1), raw[found.end() :]) if found else ("", raw)
-        block = open_.get(rank)
-        # "Original": from a DataLoader worker
-        if re.match(r"(Original )?Traceback \(most recent call last\)", line):
-            open_[rank] = block = [line]
-            blocks.append(block)
-        elif block is not None:
-            block.append(line)
-            if line and not line[0].isspace():  # "ValueError: …" ends it
-                open_[rank] = None
+        prefix = RANK_PREFIX.match(raw)
+        rank, line = (prefix[1], raw[prefix.end() :]) if prefix else ("", raw)
+        block = latest.get(rank)
+        if block and block.group:
+            margin = GROUP_MARGIN.match(line)
+            block.group = block.goes_on = margin is not None
+            if margin:
+                line = line[margin.end() :]
+                if not line.strip():  # a separator, or a blank line
+                    block.complete = not margin["number"]
+                    block.error = block.error if block.complete else []
+                    continue
+        if TRACEBACK.match(line):
+            if block and block.goes_on and not ignored:
+                block.lines.append(line)
+                block.error, block.complete = [], False
+            else:
+                block = latest[rank] = _Traceback([line.lstrip(" +")], ignored=ignored)
+            block.group = block.goes_on = block.group or "Group" in line
+        elif block and not block.error:
+            block.lines.append(line)
+            if line and not line[0].isspace():  # "ValueError: …" after the frames
+                if TRACEBACK.match(block.lines[0]) or line.startswith(SYNTAX_ERRORS):
+                    block.error, block.others = [line], len(others)
+                    found = [*(t for t in found if t is not block), block]
+                else:  # only stacks
+                    others += filter(str.strip, latest.pop(rank).lines)
         elif re.match(r'\s+File "', line):  # a SyntaxError has no "Traceback" line
-            open_[rank] = block = [line]
-            blocks.append(block)
-    blocks = [b for b in blocks if "Traceback" in b[0] or b[-1].startswith(SYNTAX_ERRORS)]
-    said = [b for b in blocks if not any(word in b[-1] for word in LAUNCHER_ERRORS)]
-    telling = [b for b in said if not PEER_GONE.search(b[-1])]
-    return (telling or said or blocks or [[]])[-1]
+            latest[rank] = _Traceback([line])
+        elif block and not block.complete and _is_message(line, block.error):
+            block.lines.append(line)
+            block.error.append(line)
+        else:
+            if block:
+                block.complete = True
+            if block and CHAINED.match(line):
+                block.lines.append(line)
+                block.goes_on = True
+            elif line.strip() and not IGNORED.match(line):
+                others.append(line)
+        ignored = bool(IGNORED.match(line))
+    for block in latest.values():
+        if not block.error:
+            others += filter(str.strip, block.lines)
+    return [t for t in found if t.error and not t.ignored], others
+
+
+def _is_message(line: str, error: Sequence[str]) -> bool:
+    """Whether ``line`` continues the message of an exception, ``error`` being what was read of it."""
+    return (
+        bool(line.strip())
+        and len(error) <= MESSAGE_LINES
+        and not (ADDED.match(line) or IGNORED.match(line) or _is_launchers(error))
+    )
+
+
+def _is_launchers(error: Sequence[str]) -> bool:
+    return any(word in error[0] for word in LAUNCHER_ERRORS)
+
+
+def in_one_line(error: Sequence[str]) -> str:
+    return " ".join(line.strip() for line in error)
 
 
 def lost_rank(text: str) -> str:
@@ -188,7 +309,7 @@ def of_exit(
         return Diagnosis(
             "ended",
             f"the job finished by itself (exit code 0) before {doing}",
-            log_tail=log_tail(paths),
+            log_tail=log_tail(paths, uncaught=False),
         )
     return of_logs(
         workdir,
@@ -196,6 +317,8 @@ def of_exit(
         _status_in_words(status),
         oom_kills,
         killed=status in (-signal.SIGKILL, 128 + signal.SIGKILL),
+        # an exception exits with 1; 255 is sys.exit(-1)
+        uncaught=status == 1 or status < 0 or 128 < status < 255,
     )
 
 
@@ -205,23 +328,24 @@ def of_logs(
     happened: str,
     oom_kills: int | None = None,
     killed: bool = False,
+    uncaught: bool = True,
 ) -> Diagnosis:
     """Tell out of memory, killed from outside and crash apart by the logs. ``killed``: SIGKILL that
-    was not ours.
+    was not ours. ``uncaught``: the job may have ended with an uncaught exception.
     """
-    text = read_tail(paths.stderr) + "\n" + read_tail(paths.stdout, 4 << 10)
-    traceback = last_traceback(text)
-    where, tail = user_line(traceback, workdir), log_tail(paths)
-    # a traceback says what it died of: a job may survive an OOM, and log it, long before
-    ending = traceback[-1] if len(traceback) > 1 else ""
-    said = _last_line("\n".join(traceback) if ending else text, OUT_OF_MEMORY)
-    if said or (not ending and "oom" in markers_of(paths)):
+    end = ending_of(paths, uncaught)
+    where, tail = user_line(end.traceback, workdir), _shown(end)
+    # an exception says what the job died of: it may have survived an OOM, and logged it, before
+    told = end.error[1:] if end.error else end.lines
+    told = end.error[:1] + [line for line in told if ERROR.search(line)]
+    said = _last_line(told, OUT_OF_MEMORY)
+    if said or (not end.error and "oom" in markers_of(paths)):
         return Diagnosis(
             "oom", (said or f"{happened}, after running out of memory")[:500], where, tail
         )
-    if killed or (said := _last_line(text, KILLED)) or "killed" in markers_of(paths):
+    if killed or (said := _last_line(end.lines, KILLED)) or "killed" in markers_of(paths):
         said = said or (
-            "killed (SIGKILL)" if killed else _last_line(text, WORKERS_GONE) or happened
+            "killed (SIGKILL)" if killed else _last_line(end.lines, WORKERS_GONE) or happened
         )
         if oom_kills == 0:
             return Diagnosis(
@@ -232,15 +356,15 @@ def of_logs(
             )
         return Diagnosis("oom", f"{said[:400]}; the host probably ran out of memory", where, tail)
     reason = (
-        traceback[-1] if len(traceback) > 1 else (tail.splitlines() or ["it printed nothing"])[-1]
+        in_one_line(end.error)
+        or lost_rank(read_tail(paths.stderr))
+        or (tail.splitlines() or ["it printed nothing"])[-1]
     )
-    if PEER_GONE.search(reason) or len(traceback) < 2:
-        reason = lost_rank(text) or reason
     return Diagnosis("crash", f"{happened}: {reason[:500]}", where, tail)
 
 
-def _last_line(text: str, pattern: re.Pattern[str]) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if pattern.search(line)), "")
+def _last_line(lines: Sequence[str], pattern: re.Pattern[str]) -> str:
+    return next((line.strip() for line in reversed(lines) if pattern.search(line)), "")
 
 
 def _status_in_words(status: int) -> str:

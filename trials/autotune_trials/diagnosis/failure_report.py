@@ -104,9 +104,7 @@ class Postmortem:
             f"the training process (rank {rank}) ended",
             self._oom_kills.since(),
         )
-        if found.kind in ("oom", "killed") or classify.last_traceback(
-            classify.read_tail(self._paths.stderr)
-        ):
+        if found.kind in ("oom", "killed") or classify.ending_of(self._paths).traceback:
             return self.found(found)
         if alive:
             return self.failure(
@@ -136,9 +134,10 @@ class Postmortem:
         # a DataLoader worker of that rank was killed
         if kind == "crash" and classify.KILLED.search(cause.text):
             kind = self._of_killed()
+        error = classify.in_one_line(classify.ending(cause.text).error)
         return self.failure(
             kind,
-            f"rank {cause.rank}: {ranks.last_line(cause.text)[:500]}",
+            f"rank {cause.rank}: {(error or ranks.last_line(cause.text))[:500]}",
             log_tail="\n".join(lines[-classify.TAIL_LINES :]),
             where=classify.user_line(lines, self._workdir),
         )

@@ -237,6 +237,32 @@ def test_a_backward_that_only_counts_operators_is_no_training(tuner: Tuner) -> N
     assert [float(x).hex() for x in found.losses[:7]] == [row[0] for row in rows(tuner)]
 
 
+SKIPS_IN_CLOSURE = (
+    CNN
+    + """
+for n in range(40):
+    def closure():
+        optimizer.zero_grad()
+        loss = criterion(model(data.tensors[0][:16]), data.tensors[1][:16])
+        if n % 5 == 2: raise ValueError
+        loss.backward()
+        if n % 5 == 3: raise ValueError
+        return loss
+    try:
+        loss = optimizer.step(closure)
+    except ValueError:
+        continue
+    print(float(loss).hex(), flush=True)
+"""
+)
+
+
+def test_after_a_closure_that_raised_the_next_step_has_its_own_loss(tuner: Tuner) -> None:
+    found = record(tuner, source=SKIPS_IN_CLOSURE, steps=8)
+    seen = [row[0] for row in rows(tuner)][:7]
+    assert [float(loss or 0.0).hex() for loss in found.losses[:7]] == seen
+
+
 @pytest.mark.slow
 def test_a_job_that_dies_leaves_no_record(tuner: Tuner) -> None:
     tuner.start(

@@ -4,9 +4,11 @@ of a closure gives the loss.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
-from autotune_trials.agent.core.events import Events
+from autotune_trials.agent.core.events import Events, Listener
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.core.training_loop import TrainingLoop
 from autotune_trials.agent.loop.lead_optimizer import SILENT, Lead
@@ -75,6 +77,29 @@ def test_evaluations_of_a_closure_are_counted() -> None:
     assert counts[-1] == 1 and kwargs["scale"] == 2
     loop.end_step(one, ("self",), {})
     assert not state.closure_calls
+
+
+def test_a_closure_that_raises_ends_its_step() -> None:
+    """The job may catch the error and skip the batch; torch calls no hook after the step then."""
+
+    class Failures(Listener):
+        seen: ClassVar[list[object]] = []
+
+        def step_failed(self, optimizer: object) -> None:
+            self.seen.append(optimizer)
+
+    state, one, events = LoopState(), Optimizer(), Events()
+    events.listen(Failures())
+    loop = TrainingLoop(events, state, pytest.fail, pytest.fail)  # type: ignore[arg-type]
+
+    def closure() -> None:
+        assert state.in_step
+        raise ValueError("a bad batch")
+
+    args, _ = loop.start_step(one, ("self", closure), {})
+    with pytest.raises(ValueError, match="a bad batch"):
+        args[1]()
+    assert not state.closure_calls and not state.in_step and Failures.seen == [one]
 
 
 def test_another_step_after_the_same_backward_ends_no_iteration() -> None:

@@ -266,7 +266,11 @@ class TrainingLoop(LoaderEvents):
         @functools.wraps(closure)
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.state.closure_calls += 1
-            value = closure(*args, **kwargs)
+            try:
+                value = closure(*args, **kwargs)
+            except BaseException:
+                self._fail_step(optimizer)
+                raise
             try:
                 for hear in self.events.closure_called:
                     hear(optimizer)
@@ -277,6 +281,16 @@ class TrainingLoop(LoaderEvents):
         if "closure" in kwargs:
             return args, {**kwargs, "closure": counted}
         return (args[0], counted, *args[2:]), kwargs
+
+    def _fail_step(self, optimizer: Any) -> None:
+        """The closure has raised an error: torch will not call end_step. The job may catch the error
+        and go on."""
+        self.state.closure_calls, self.state.in_step = 0, False
+        try:
+            for hear in self.events.step_failed:
+                hear(optimizer)
+        except Exception:
+            self.fail("step_failed")
 
     @untraced
     def end_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:

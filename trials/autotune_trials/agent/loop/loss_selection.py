@@ -116,6 +116,9 @@ class LossSelection(Listener):
     def backward_ended(self) -> None:
         self._cached.after_backward()
 
+    def step_failed(self, optimizer: Any) -> None:
+        self._meter.drop_current()
+
     def manual_step(self, loss: Any) -> None:
         if loss is not None:
             self._meter.replace(loss)

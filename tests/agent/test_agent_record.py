@@ -263,6 +263,64 @@ def test_after_a_closure_that_raised_the_next_step_has_its_own_loss(tuner: Tuner
     assert [float(loss or 0.0).hex() for loss in found.losses[:7]] == seen
 
 
+LEAVES_OUT_STEPS = (
+    CNN
+    + """
+micro = MICRO
+count = attempt = 0
+total, fed = 0.0, 0
+for epoch in range(10):
+    for x, y in loader:
+        loss = criterion(model(x), y) / micro
+        loss.backward()
+        total, fed, count = total + float(loss), fed + len(x), count + 1
+        if count % micro:
+            continue
+        attempt += 1
+        if attempt > 3 and attempt % 3 == 0:  # the norm of the gradients was too large
+            optimizer.zero_grad()
+        else:
+            optimizer.step(); optimizer.zero_grad()
+            print(total.hex(), fed, flush=True)
+        total, fed = 0.0, 0
+"""
+)
+
+
+@pytest.mark.parametrize("micro", [1, 2])
+def test_what_a_step_that_the_job_leaves_out_was_for_counts_in_no_other(
+    tuner: Tuner, micro: int
+) -> None:
+    found = record(tuner, source=LEAVES_OUT_STEPS.replace("MICRO", str(micro)), steps=12)
+    lines = rows(tuner)[:11]
+    assert [loss.hex() for loss in found.losses[:11]] == [row[0] for row in lines]
+    assert list(found.window.samples[:11]) == [float(row[1]) for row in lines]
+
+
+SURGERY = (
+    CNN
+    + """
+for epoch in range(10):
+    for x, y in loader:
+        parts, kept = [criterion(model(x), y), model(x).square().mean()], []
+        for part in parts:
+            optimizer.zero_grad(); part.backward()
+            kept.append([p.grad for p in model.parameters()])
+        for p, one, other in zip(model.parameters(), *kept):
+            p.grad = one + other
+        optimizer.step()
+        print((float(parts[0]) + float(parts[1])).hex(), flush=True)
+"""
+)
+
+
+def test_gradients_that_are_put_together_later_are_not_taken_for_dropped(tuner: Tuner) -> None:
+    """As those of several tasks are in gradient surgery."""
+    found = record(tuner, source=SURGERY, steps=8)
+    assert [loss.hex() for loss in found.losses[1:7]] == [row[0] for row in rows(tuner)[1:7]]
+    assert set(found.window.samples) == {16.0}
+
+
 @pytest.mark.slow
 def test_a_job_that_dies_leaves_no_record(tuner: Tuner) -> None:
     tuner.start(

@@ -321,6 +321,17 @@ def test_gradients_that_are_put_together_later_are_not_taken_for_dropped(tuner: 
     assert set(found.window.samples) == {16.0}
 
 
+def test_each_step_of_an_optimizer_built_for_it_ends_an_iteration(tuner: Tuner) -> None:
+    source = LOOP.replace(
+        "out = model(x)",
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1 / (1 + count)); out = model(x)",
+    )
+    found = record(tuner, source=source, steps=12, knobs={"optimizer_impl": "foreach"})
+    lines = rows(tuner)[:11]
+    assert [loss.hex() for loss in found.losses[:11]] == [row[5] for row in lines]
+    assert found.notes["in_force"]["optimizers"] == ["foreach"] and not found.no_effect
+
+
 @pytest.mark.slow
 def test_a_job_that_dies_leaves_no_record(tuner: Tuner) -> None:
     tuner.start(

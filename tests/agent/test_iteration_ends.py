@@ -48,6 +48,23 @@ def test_the_last_of_a_turn_ends_the_iteration(steps: str, drawn: str) -> None:
     assert ends(steps) == drawn
 
 
+def test_an_optimizer_that_is_built_anew_takes_the_place_of_the_one_that_is_gone() -> None:
+    lead, drawn = Lead(), ""
+    for _ in range(4):
+        one = Optimizer()
+        drawn += "a|" if lead.ends_iteration(one) and not lead.same_turn else "a"
+    assert drawn == "a|a|a|a|"
+    lead, drawn = Lead(), ""
+    for _ in range(3):  # a GAN
+        one = Optimizer()
+        drawn += "d|" if lead.ends_iteration(one) and not lead.same_turn else "d"
+        other = Optimizer()
+        drawn += "g|" if lead.ends_iteration(other) and not lead.same_turn else "g"
+    assert drawn == "d|gdg|dg|"  # the first g moves the end
+    one = other
+    assert [lead.ends_iteration(one) for _ in range(3)] == [True] * 3  # the second stays alone
+
+
 def test_another_leads_once_the_lead_has_fallen_silent() -> None:
     drawn = ends("aab" + "b" * (SILENT + 3))
     assert drawn.startswith("a|a|b") and drawn.endswith("b|b|b|")
@@ -128,3 +145,8 @@ def test_another_step_after_the_same_backward_ends_no_iteration() -> None:
         assert iterations(one, one) == 1
     loop.end_backward()
     assert iterations(other, other) == 0 and iterations(one, one, other) == 1
+    loop.end_backward()
+    # each group has an optimizer of its own that is built for this step
+    assert iterations(one) == 1
+    del one
+    assert iterations(Optimizer()) == iterations(Optimizer()) == 0

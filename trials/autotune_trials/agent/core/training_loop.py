@@ -336,15 +336,16 @@ class TrainingLoop(LoaderEvents):
             self.end_step(optimizer, (optimizer,), {})
 
     def _steps_again(self, optimizer: Any) -> bool:
-        """Whether ``optimizer`` ended the last iteration, and no training call, whose gradients
-        ``torch.autograd.grad`` may have taken, has run since; nor has a backward.
+        """Whether ``optimizer``, or one that is gone by now, ended the last iteration, and no
+        training call, whose gradients ``torch.autograd.grad`` may have taken, has run since; nor
+        has a backward.
         """
         state = self.state
         return (
             state.backwards > 0
             and not state.in_backward
             and not state.training_called
-            and self._ended_by() is optimizer
+            and self._ended_by() in (None, optimizer)
         )
 
     # ------------------------------------------------------------------ iterations

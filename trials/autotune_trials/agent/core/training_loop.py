@@ -301,7 +301,9 @@ class TrainingLoop(LoaderEvents):
             if state.ends_with is Ending.UPDATE:  # the job does step an optimizer
                 state.ends_with = Ending.STEP
                 self._start_over()
-            ends = state.ends_with is Ending.STEP and self._lead.ends_iteration(optimizer)
+            ends = state.ends_with is Ending.STEP and self._lead.ends_iteration(
+                optimizer, state.backwards
+            )
             if ends and state.backwards == self._ended_at:
                 ends = not self._steps_again(optimizer)
             for hear in self.events.step_ended:

@@ -237,6 +237,101 @@ def test_a_backward_that_only_counts_operators_is_no_training(tuner: Tuner) -> N
     assert [float(x).hex() for x in found.losses[:7]] == [row[0] for row in rows(tuner)]
 
 
+SKIPS_IN_CLOSURE = (
+    CNN
+    + """
+for n in range(40):
+    def closure():
+        optimizer.zero_grad()
+        loss = criterion(model(data.tensors[0][:16]), data.tensors[1][:16])
+        if n % 5 == 2: raise ValueError
+        loss.backward()
+        if n % 5 == 3: raise ValueError
+        return loss
+    try:
+        loss = optimizer.step(closure)
+    except ValueError:
+        continue
+    print(float(loss).hex(), flush=True)
+"""
+)
+
+
+def test_after_a_closure_that_raised_the_next_step_has_its_own_loss(tuner: Tuner) -> None:
+    found = record(tuner, source=SKIPS_IN_CLOSURE, steps=8)
+    seen = [row[0] for row in rows(tuner)][:7]
+    assert [float(loss or 0.0).hex() for loss in found.losses[:7]] == seen
+
+
+LEAVES_OUT_STEPS = (
+    CNN
+    + """
+micro = MICRO
+count = attempt = 0
+total, fed = 0.0, 0
+for epoch in range(10):
+    for x, y in loader:
+        loss = criterion(model(x), y) / micro
+        loss.backward()
+        total, fed, count = total + float(loss), fed + len(x), count + 1
+        if count % micro:
+            continue
+        attempt += 1
+        if attempt > 3 and attempt % 3 == 0:  # the norm of the gradients was too large
+            optimizer.zero_grad()
+        else:
+            optimizer.step(); optimizer.zero_grad()
+            print(total.hex(), fed, flush=True)
+        total, fed = 0.0, 0
+"""
+)
+
+
+@pytest.mark.parametrize("micro", [1, 2])
+def test_what_a_step_that_the_job_leaves_out_was_for_counts_in_no_other(
+    tuner: Tuner, micro: int
+) -> None:
+    found = record(tuner, source=LEAVES_OUT_STEPS.replace("MICRO", str(micro)), steps=12)
+    lines = rows(tuner)[:11]
+    assert [loss.hex() for loss in found.losses[:11]] == [row[0] for row in lines]
+    assert list(found.window.samples[:11]) == [float(row[1]) for row in lines]
+
+
+SURGERY = (
+    CNN
+    + """
+for epoch in range(10):
+    for x, y in loader:
+        parts, kept = [criterion(model(x), y), model(x).square().mean()], []
+        for part in parts:
+            optimizer.zero_grad(); part.backward()
+            kept.append([p.grad for p in model.parameters()])
+        for p, one, other in zip(model.parameters(), *kept):
+            p.grad = one + other
+        optimizer.step()
+        print((float(parts[0]) + float(parts[1])).hex(), flush=True)
+"""
+)
+
+
+def test_gradients_that_are_put_together_later_are_not_taken_for_dropped(tuner: Tuner) -> None:
+    """As those of several tasks are in gradient surgery."""
+    found = record(tuner, source=SURGERY, steps=8)
+    assert [loss.hex() for loss in found.losses[1:7]] == [row[0] for row in rows(tuner)[1:7]]
+    assert set(found.window.samples) == {16.0}
+
+
+def test_each_step_of_an_optimizer_built_for_it_ends_an_iteration(tuner: Tuner) -> None:
+    source = LOOP.replace(
+        "out = model(x)",
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1 / (1 + count)); out = model(x)",
+    )
+    found = record(tuner, source=source, steps=12, knobs={"optimizer_impl": "foreach"})
+    lines = rows(tuner)[:11]
+    assert [loss.hex() for loss in found.losses[:11]] == [row[5] for row in lines]
+    assert found.notes["in_force"]["optimizers"] == ["foreach"] and not found.no_effect
+
+
 @pytest.mark.slow
 def test_a_job_that_dies_leaves_no_record(tuner: Tuner) -> None:
     tuner.start(

@@ -256,6 +256,21 @@ def test_parameters_added_later_are_stepped_as_the_others(launch: Launch) -> Non
     scaled_steps(optimizer, model, scaler)
 
 
+def test_a_learning_rate_is_the_jobs_own_after_a_closure_that_raised(launch: Launch) -> None:
+    agent = launch()
+    agent.live.control("lr_factor").set(2.0)
+    weight = nn.Parameter(torch.ones(4))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def closure() -> float:
+        assert optimizer.param_groups[0]["lr"] == 0.2
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        optimizer.step(closure)
+    assert optimizer.param_groups[0]["lr"] == 0.1 and not agent.state.in_step
+
+
 def test_checkpoints_hold_the_jobs_own_implementation(launch: Launch) -> None:
     plain = torch.optim.Adam(nn.Linear(8, 8).parameters(), foreach=False)
     launch(optimizer_impl="fused")

@@ -38,6 +38,9 @@ class LossScaling(Listener):
     def step_ended(self, optimizer: Any, ends_iteration: bool) -> None:
         self.scaler.after_step(optimizer)
 
+    def step_failed(self, optimizer: Any) -> None:
+        self.scaler.after_step(optimizer)
+
     def iteration_ending(self, iteration: Iteration, samples: float | None) -> None:
         iteration.skipped = self.scaler.update()
 

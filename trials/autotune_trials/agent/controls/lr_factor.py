@@ -29,3 +29,6 @@ class LrFactor(Control):
 
     def step_ended(self, optimizer: Any, ends_iteration: bool) -> None:
         self.live.control_of(optimizer).restore_lr()
+
+    def step_failed(self, optimizer: Any) -> None:
+        self.live.control_of(optimizer).restore_lr()

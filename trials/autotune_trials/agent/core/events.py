@@ -7,7 +7,8 @@
               epoch_ended                         backward_ended        iteration_ended
 
 and occasionally: epoch_started, workers_ending, workers_ended, other_evaluated, device_found,
-loader_built, optimizer_built, stepping_changed, manual_step, started_over, metric_told, closure_called.
+loader_built, optimizer_built, stepping_changed, manual_step, started_over, metric_told, closure_called,
+step_failed.
 
 A listener overrides the methods of the events it needs; the other events cost nothing. Listeners
 are called in the order they were added (loss scaling comes first). An exception in one stops the
@@ -105,6 +106,9 @@ class Listener:
     def closure_called(self, optimizer: Any) -> None:
         """The step has called the closure it was given."""
 
+    def step_failed(self, optimizer: Any) -> None:
+        """The closure has raised an error: the step ends with it, without ``step_ended``."""
+
     def step_ended(self, optimizer: Any, ends_iteration: bool) -> None:
         """The optimizer has stepped. ``ends_iteration``: the iteration ends with this step."""
 
@@ -152,6 +156,7 @@ class Events:
     stepping_changed: tuple[Callable[[Any], None], ...]
     step_started: tuple[Callable[[Any], None], ...]
     closure_called: tuple[Callable[[Any], None], ...]
+    step_failed: tuple[Callable[[Any], None], ...]
     step_ended: tuple[Callable[[Any, bool], None], ...]
     manual_step: tuple[Callable[[Any], None], ...]
     started_over: tuple[Callable[[], None], ...]

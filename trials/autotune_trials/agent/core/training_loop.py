@@ -266,7 +266,11 @@ class TrainingLoop(LoaderEvents):
         @functools.wraps(closure)
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.state.closure_calls += 1
-            value = closure(*args, **kwargs)
+            try:
+                value = closure(*args, **kwargs)
+            except BaseException:
+                self._fail_step(optimizer)
+                raise
             try:
                 for hear in self.events.closure_called:
                     hear(optimizer)
@@ -278,6 +282,16 @@ class TrainingLoop(LoaderEvents):
             return args, {**kwargs, "closure": counted}
         return (args[0], counted, *args[2:]), kwargs
 
+    def _fail_step(self, optimizer: Any) -> None:
+        """The closure has raised an error: torch will not call end_step. The job may catch the error
+        and go on."""
+        self.state.closure_calls, self.state.in_step = 0, False
+        try:
+            for hear in self.events.step_failed:
+                hear(optimizer)
+        except Exception:
+            self.fail("step_failed")
+
     @untraced
     def end_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         state = self.state
@@ -287,7 +301,9 @@ class TrainingLoop(LoaderEvents):
             if state.ends_with is Ending.UPDATE:  # the job does step an optimizer
                 state.ends_with = Ending.STEP
                 self._start_over()
-            ends = state.ends_with is Ending.STEP and self._lead.ends_iteration(optimizer)
+            ends = state.ends_with is Ending.STEP and self._lead.ends_iteration(
+                optimizer, state.backwards
+            )
             if ends and state.backwards == self._ended_at:
                 ends = not self._steps_again(optimizer)
             for hear in self.events.step_ended:
@@ -322,15 +338,16 @@ class TrainingLoop(LoaderEvents):
             self.end_step(optimizer, (optimizer,), {})
 
     def _steps_again(self, optimizer: Any) -> bool:
-        """Whether ``optimizer`` ended the last iteration, and no training call, whose gradients
-        ``torch.autograd.grad`` may have taken, has run since; nor has a backward.
+        """Whether ``optimizer``, or one that is gone by now, ended the last iteration, and no
+        training call, whose gradients ``torch.autograd.grad`` may have taken, has run since; nor
+        has a backward.
         """
         state = self.state
         return (
             state.backwards > 0
             and not state.in_backward
             and not state.training_called
-            and self._ended_by() is optimizer
+            and self._ended_by() in (None, optimizer)
         )
 
     # ------------------------------------------------------------------ iterations

@@ -141,6 +141,14 @@ class Consumption:
         mark = self.batches[-1].mark if self.batches else None
         self.batches = [b if b.mark is mark else b._replace(samples=None) for b in self.batches]
 
+    def drop_first(self, number: int) -> None:
+        """The gradients of this iteration's first ``number`` batches were thrown away. If there are
+        no others, the job trains on them again.
+        """
+        if number < len(self.batches):
+            dropped = [b._replace(samples=None) for b in self.batches[:number]]
+            self.batches = dropped + self.batches[number:]
+
     def end_epoch(self, mark: Any, trained: bool) -> None:
         """The iterator of ``mark`` is exhausted; ``trained``: a backward has run since the job
         began.

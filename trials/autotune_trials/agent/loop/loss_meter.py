@@ -21,6 +21,11 @@ class LossMeter:
         self._summed = 0  # how many of them are totals (they come first)
         self._steps: list[list[Scalar]] = []
 
+    @property
+    def begun(self) -> bool:
+        """Whether anything was differentiated in the current step."""
+        return bool(self._current)
+
     def add(self, tensors: Any, gradients: Any = None) -> None:
         """``backward`` is called on ``tensors`` (one or several), with ``gradients`` for them or
         None.

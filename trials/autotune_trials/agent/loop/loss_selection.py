@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.core.loop_state import Ending
 from autotune_trials.agent.loop.autograd_graph import SCALE, scale_near, unsafe_to_autocast
 from autotune_trials.agent.loop.cached_gradients import ITERATIONS, CachedGradients, Value
 from autotune_trials.agent.loop.sample_comparison import comparison
@@ -37,6 +38,10 @@ class LossSelection(Listener):
         # the latest result of the job's own scaler, and its loss; None: no scaler
         self._scaled: tuple[Any, Any] | None = None
         self._scales = False  # it has scaled something
+        # a parameter in which backward leaves its gradient for the step; None: the job has several
+        # optimizers, puts gradients together elsewhere (gradient surgery), or it is not known yet
+        self._holder: weakref.ref[Any] | None = None
+        self._used = 0  # batches of this iteration that had been fetched at its latest backward
 
     def on_scaled(self, loss: Any, scaled: Any, scale: Any) -> None:
         """The job's own GradScaler made ``scaled`` from ``loss``: the unscaled loss counts,
@@ -55,12 +60,18 @@ class LossSelection(Listener):
     def backward_started(self, tensors: Any, gradients: Any) -> None:
         if self._judging:
             self._look_into_first(tensors)
-        if self._state.closure_calls > 1:
+        if self._holder is not None:
+            if self._meter.begun and self._left_out_a_step(self._holder()):
+                self._meter.drop_current()
+                self._consumption.drop_first(self._used)
+            self._used = len(self._consumption.batches)
+        state = self._state
+        if state.closure_calls > 1:
             return  # in a step with a closure, only its first call counts
-        by_transform = self._state.functional and not self._state.in_backward
+        by_transform = state.functional and not state.in_backward
         judging = self._judging and not by_transform
         add = self._adds(tensors, gradients) if judging else self._meter.add
-        if self._state.functional and not by_transform and add == self._meter.add:
+        if state.functional and not by_transform and add == self._meter.add:
             # its value contains what torch.func differentiated before: MAML's outer loss
             add = self._meter.add_total
         if self._scaled is not None and tensors is self._scaled[0]():
@@ -88,6 +99,12 @@ class LossSelection(Listener):
         ):
             self._meter.drop_current()  # e.g. a batch size search before training
             self._consumption.drop_others()
+        if (
+            state.iterations == 1
+            and state.backwards > state.backwards_at_first
+            and self._gradients_were_dropped()
+        ):
+            self._holder = None  # what it drops in every iteration is of use
         if state.iterations == 1 and state.backwards == state.backwards_at_first:
             self._traits.keeps_gradients = any(p.grad is not None for p in self._live.parameters())
         if (
@@ -113,8 +130,32 @@ class LossSelection(Listener):
             and all(p.grad is None for p in parameters)
         )
 
+    def _left_out_a_step(self, holder: Any) -> bool:
+        """Whether the job has dropped the gradients of this iteration's backwards instead of making
+        a step with them, because their norm was not finite, for example. Cheap while gradients are
+        accumulated.
+        """
+        if holder is not None and holder.grad is not None:
+            return False
+        parameters = self._only_optimizers_parameters()
+        self._holder = _first_with_gradient(parameters) or (self._holder if parameters else None)
+        return bool(parameters) and self._gradients_were_dropped()
+
+    def _only_optimizers_parameters(self) -> list[Any]:
+        """The trained parameters if the job has a single optimizer and steps it in the usual way."""
+        state, live = self._state, self._live
+        unusual = state.functional or state.caches_gradients or state.in_step
+        usual = state.ends_with is Ending.STEP and not unusual
+        return live.parameters() if usual and len(live.every_optimizer()) == 1 else []
+
     def backward_ended(self) -> None:
         self._cached.after_backward()
+        state = self._state
+        if state.iterations == 1 and state.backwards == state.backwards_at_first + 1:
+            self._holder = _first_with_gradient(self._only_optimizers_parameters())
+
+    def step_failed(self, optimizer: Any) -> None:
+        self._meter.drop_current()
 
     def manual_step(self, loss: Any) -> None:
         if loss is not None:
@@ -122,7 +163,7 @@ class LossSelection(Listener):
 
     def started_over(self) -> None:
         self._meter.merge_into_current()
-        self._judging = True
+        self._judging, self._holder = True, None
         self._live.events.recall(self, *JUDGED)
 
     def iteration_ended(self, iteration: Iteration) -> None:
@@ -130,3 +171,7 @@ class LossSelection(Listener):
         if self._state.iterations >= ITERATIONS and not self._state.caches_gradients:
             self._judging = False
             self._live.events.forget(self, *JUDGED)
+
+
+def _first_with_gradient(parameters: list[Any]) -> weakref.ref[Any] | None:
+    return next((weakref.ref(p) for p in parameters if p.grad is not None), None)

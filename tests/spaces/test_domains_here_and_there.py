@@ -59,6 +59,17 @@ def test_ranks_share_the_cores() -> None:
     assert values("num_workers", machine(CUDA, cores=32, device_count=8), two_nodes) == (0, 1, 2, 4)
 
 
+def test_the_launcher_tells_how_many_ranks_share_a_machine() -> None:
+    """Each rank may see one GPU only, and ranks on CPUs may span machines."""
+    one_gpu_each = job(CUDA_JOB, world_size=8, local_world_size=8)
+    assert values("num_workers", machine(CUDA, cores=32), one_gpu_each) == (0, 1, 2, 4)
+    two_nodes = job(world_size=8, local_world_size=4, intra_op_threads=1)
+    assert values("num_workers", machine(cores=8), two_nodes) == (0, 1, 2)
+    assert values("intra_op_threads", machine(cores=8), two_nodes) == (1, 2)
+    of_another_launcher = job(world_size=2, local_world_size=8)
+    assert values("num_workers", machine(cores=8), of_another_launcher) == (0, 1, 2, 4)
+
+
 def reading(
     cpu_share: float, *, fetch_s: float = 0.05, compute_s: float = 0.0025, **changes: Any
 ) -> JobFacts:

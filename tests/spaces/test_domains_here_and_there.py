@@ -144,6 +144,18 @@ def test_workers_end_where_memory_files_shared_memory_or_batches_do() -> None:
     assert values("num_workers", machine(cores=2), reading(0.02, process=few_files))[-1] == 16
 
 
+def test_what_leaves_no_room_for_a_single_worker_is_named() -> None:
+    little, large = machine(available_gib=1.0), ProcessFacts(memory_gib=30.0)
+    assert "more memory" in out("num_workers", little, job(process=large))
+    assert values("num_workers", little, job(process=large), values=[0, 2]) == (0, 2)
+    assert values("num_workers", little, with_loader(job(process=large), num_workers=2)) == (0, 2)
+    few_files = ProcessFacts(open_files=20, most_files=24)
+    assert "more open files" in out("num_workers", what=job(process=few_files))
+    assert "more /dev/shm" in out(
+        "num_workers", machine(shm_gib=0.1), with_loader(batch_mib=256.0, batch_tensors=2)
+    )
+
+
 def test_a_named_number_of_workers_is_tried_whatever_the_evidence_unless_they_cannot_be_started() -> (
     None
 ):

@@ -495,7 +495,8 @@ def test_attention_kernels() -> None:
         "efficient",
         "cudnn",
     )
-    assert "float32" in out("sdpa_backend", CUDA, on_cuda("efficient"))
+    assert "amp_dtype it has others" in out("sdpa_backend", CUDA, on_cuda("efficient"))
+    assert out("sdpa_backend", OLD_CUDA, on_cuda("efficient")).endswith("only one fused kernel")
     assert values("sdpa_backend", CUDA, on_cuda("efficient"), values=["flash", "math"]) == (
         "default",
         "flash",

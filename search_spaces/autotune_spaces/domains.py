@@ -17,13 +17,13 @@ def doubling(limit: int) -> list[int]:
 
 
 def ranks_here(machine: Machine, job: JobFacts) -> int:
-    """Ranks that share this machine: at most one per device on CUDA, since world_size may span
-    machines; at least 1.
+    """Ranks that share this machine, at least 1. Where the launcher does not tell: at most one per
+    device on CUDA, since world_size may span machines.
     """
-    return max(
-        1,
-        min(job.world_size, machine.device_count or 1) if job.device == "cuda" else job.world_size,
-    )
+    most = job.local_world_size
+    if not most:
+        most = machine.device_count or 1 if job.device == "cuda" else job.world_size
+    return max(1, min(job.world_size, most))
 
 
 def cores_per_rank(machine: Machine, job: JobFacts) -> int:

@@ -176,6 +176,7 @@ class JobFacts:
     backwards_per_step: float = 1.0
     manual: bool = False  # iterations are marked by autotune.step()
     world_size: int = 1
+    local_world_size: int = 0  # of these, those on its machine (LOCAL_WORLD_SIZE); 0: unknown
     # communication backend of its ranks: "nccl", "cpu:gloo,cuda:nccl"; "" for a single process
     backend: str = ""
     samples_per_step: float = 1.0

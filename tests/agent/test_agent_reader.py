@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+from types import SimpleNamespace
+
 import pytest
 from tiers import slow
 from tiny_tuner import Tuner, block
 
+from autotune_trials.agent.dataloader.reader_meter import ReaderMeter
 from autotune_trials.agent.dataloader.worker_ends import ended_or_too_many
 from autotune_trials.diagnosis.classify import WORKERS_TOO_MANY
 from autotune_trials.protocol.messages import BlockReport, Hello, Window
@@ -72,6 +78,19 @@ def test_a_reader_that_computes_does_so_on_a_machine_without_a_free_cpu_as_well(
     _, [computing] = told(tuner, source(COMPUTES, workers), block("b", 8))
     assert computing.window is not None
     assert busy(computing.window) > 0.8
+
+
+def test_threads_that_fetch_leave_no_open_files() -> None:
+    """As those of a prefetcher that starts one for every epoch."""
+    meter, before = ReaderMeter(), os.listdir("/proc/self/fd")
+    for _ in range(8):
+        fetcher = SimpleNamespace(fetch=lambda indices: time.sleep(0.001))
+        meter.attach(fetcher, None)
+        thread = threading.Thread(target=fetcher.fetch, args=([0],))
+        thread.start()
+        thread.join()
+    assert meter.spent().fetches == 8
+    assert len(os.listdir("/proc/self/fd")) <= len(before)
 
 
 @pytest.mark.slow

@@ -47,6 +47,7 @@ def test_all_ranks_switch_and_then_one_runs_out_of_memory(start: Start) -> None:
     session = start(job={"forward": forward})
     hello = session.wait_hello()
     assert (hello.job.world_size, hello.job.samples_per_step) == (2, 16.0)
+    assert hello.job.local_world_size == 2
     assert hello.job.loader is not None and hello.job.loader.rank_samples == (128, 128)
     assert [d.site for d in hello.job.ddp] == [line_of(session, "DistributedDataParallel(Model()")]
     blocks = [

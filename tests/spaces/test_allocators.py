@@ -262,6 +262,16 @@ def test_what_the_job_has_set_stays() -> None:
     assert domain.values[1:] == (f"{domain.default},backend:cudaMallocAsync",)
 
 
+def test_what_the_job_has_set_itself_is_not_tried_again() -> None:
+    has = "max_split_size_mb:128, expandable_segments:True"
+    own = job(CUDA_JOB, own_settings={"PYTORCH_CUDA_ALLOC_CONF": has})
+    for asked in ("expandable_segments:True", "expandable_segments:True,max_split_size_mb:128"):
+        with pytest.raises(NotApplicable, match="among the job's own settings"):
+            create("cuda_alloc_conf", values=[asked]).domain(CUDA, own)
+    other = create("cuda_alloc_conf", values=["max_split_size_mb:64", "unset"]).domain(CUDA, own)
+    assert other.values == (has, "max_split_size_mb:64", "unset")
+
+
 @pytest.mark.parametrize(("fraction", "why"), [(1.0, "set_per_process_memory_fraction"), (0.8, "")])
 def test_a_threshold_for_garbage_needs_a_limit_of_the_jobs_own(fraction: float, why: str) -> None:
     """``cuda`` stands in for ``torch.cuda`` of a job with a limit, or without one (torch then says

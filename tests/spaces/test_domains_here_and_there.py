@@ -59,6 +59,17 @@ def test_ranks_share_the_cores() -> None:
     assert values("num_workers", machine(CUDA, cores=32, device_count=8), two_nodes) == (0, 1, 2, 4)
 
 
+def test_the_launcher_tells_how_many_ranks_share_a_machine() -> None:
+    """Each rank may see one GPU only, and ranks on CPUs may span machines."""
+    one_gpu_each = job(CUDA_JOB, world_size=8, local_world_size=8)
+    assert values("num_workers", machine(CUDA, cores=32), one_gpu_each) == (0, 1, 2, 4)
+    two_nodes = job(world_size=8, local_world_size=4, intra_op_threads=1)
+    assert values("num_workers", machine(cores=8), two_nodes) == (0, 1, 2)
+    assert values("intra_op_threads", machine(cores=8), two_nodes) == (1, 2)
+    of_another_launcher = job(world_size=2, local_world_size=8)
+    assert values("num_workers", machine(cores=8), of_another_launcher) == (0, 1, 2, 4)
+
+
 def reading(
     cpu_share: float, *, fetch_s: float = 0.05, compute_s: float = 0.0025, **changes: Any
 ) -> JobFacts:
@@ -131,6 +142,18 @@ def test_workers_end_where_memory_files_shared_memory_or_batches_do() -> None:
     )
     few_files = ProcessFacts(open_files=20, most_files=128)
     assert values("num_workers", machine(cores=2), reading(0.02, process=few_files))[-1] == 16
+
+
+def test_what_leaves_no_room_for_a_single_worker_is_named() -> None:
+    little, large = machine(available_gib=1.0), ProcessFacts(memory_gib=30.0)
+    assert "more memory" in out("num_workers", little, job(process=large))
+    assert values("num_workers", little, job(process=large), values=[0, 2]) == (0, 2)
+    assert values("num_workers", little, with_loader(job(process=large), num_workers=2)) == (0, 2)
+    few_files = ProcessFacts(open_files=20, most_files=24)
+    assert "more open files" in out("num_workers", what=job(process=few_files))
+    assert "more /dev/shm" in out(
+        "num_workers", machine(shm_gib=0.1), with_loader(batch_mib=256.0, batch_tensors=2)
+    )
 
 
 def test_a_named_number_of_workers_is_tried_whatever_the_evidence_unless_they_cannot_be_started() -> (
@@ -472,7 +495,8 @@ def test_attention_kernels() -> None:
         "efficient",
         "cudnn",
     )
-    assert "float32" in out("sdpa_backend", CUDA, on_cuda("efficient"))
+    assert "amp_dtype it has others" in out("sdpa_backend", CUDA, on_cuda("efficient"))
+    assert out("sdpa_backend", OLD_CUDA, on_cuda("efficient")).endswith("only one fused kernel")
     assert values("sdpa_backend", CUDA, on_cuda("efficient"), values=["flash", "math"]) == (
         "default",
         "flash",

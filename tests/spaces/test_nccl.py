@@ -45,6 +45,10 @@ def test_trees_are_for_several_machines_and_a_nccl_that_knows_them() -> None:
     """
     several = job(NCCL_JOB, world_size=16)
     assert "tree" in values(what=several)
+    one_gpu_each = machine(NODE, device_count=1)
+    for ranks, tried in ((8, True), (16, False)):
+        told = job(several, local_world_size=ranks)
+        assert ("tree" in values(one_gpu_each, told)) is tried
     assert "tree" not in values(machine(NODE, nccl_version=(2, 21, 5)), several)
     assert "2.21.5" in reason(machine(NODE, nccl_version=(2, 21, 5)), several, ["tree"])
     assert values(asked=["tree"]) == ("default", "tree")

@@ -68,6 +68,9 @@ class CudaAllocConf(Knob):
             return (
                 "backend:cudaMallocAsync is CUDA's own pool, and this torch is not built for CUDA"
             )
+        own = own_text(job.own_settings)
+        if value != "unset" and merged(own, str(value)) == merged(own, ""):
+            return f"{value} is among the job's own settings ({own})"
         return None
 
     def active(self, config: Config, defaults: Config) -> bool:

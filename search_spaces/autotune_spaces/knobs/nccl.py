@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import need_cuda, one_of
+from autotune_spaces.domains import need_cuda, one_of, ranks_here
 from autotune_spaces.facts import JobFacts, Machine
 
 VARIABLES = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE")
@@ -65,7 +65,7 @@ class Nccl(Knob):
             raise NotApplicable(f"the job's ranks do not communicate through nccl ({job.backend})")
         if own := [name for name in VARIABLES if job.own_settings.get(name)]:
             raise NotApplicable(f"the job sets {own[0]}={job.own_settings[own[0]]} itself")
-        one_machine = job.world_size <= machine.device_count
+        one_machine = ranks_here(machine, job) == job.world_size
         tried = [v for v in SETTINGS if v != "tree" or not one_machine]
         return [v for v in tried if self.unusable(v, machine, job) is None]
 

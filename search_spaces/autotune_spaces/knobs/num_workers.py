@@ -118,7 +118,11 @@ class NumWorkers(Knob):
             raise NotApplicable(
                 "/dev/shm has no free space, which workers need to hand over batches"
             )
-        most = min(room(machine, job).values(), default=MOST)
+        rooms = room(machine, job)
+        most = min(rooms.values(), default=MOST)
+        if most < 1 and self.values is None and loader.num_workers == 0:
+            scarce = min(rooms, key=lambda resource: rooms[resource])
+            raise NotApplicable(f"even one worker would need more {scarce} than can be spared")
         wanted = {0, *doubling(cores_per_rank(machine, job)), *doubling(useful(machine, job))}
         return [n for n in sorted(wanted) if n <= most]
 

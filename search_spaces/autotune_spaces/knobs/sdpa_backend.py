@@ -73,8 +73,11 @@ class SdpaBackend(Knob):
             and not job.own_autocast
             and not set(SIXTEEN_BITS).intersection(job.attention)
         ):
+            more = [v for v in SIXTEEN_BITS if self.unusable(v, machine, job) is None]
+            named = f"sdpa_backend: [{', '.join(more)}]"
             raise NotApplicable(
                 "the job's attention is in float32, for which torch has only one fused kernel"
+                + (f"; under amp_dtype it has others: to have them tried, {named}" if more else "")
             )
         return [
             "default",

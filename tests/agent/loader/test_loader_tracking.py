@@ -4,6 +4,7 @@ ceiling.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import subprocess
@@ -161,6 +162,21 @@ def test_loaders_of_one_site_are_told_apart(hook):
     hooks.training.set(num_workers=1)
     next(iter(validation))
     assert workers() == []
+
+
+def test_looking_for_cycles_in_a_job_of_many_loaders_comes_to_an_end(hook, monkeypatch):
+    """Each look goes through all objects of the process."""
+    looks, look = [], gc.get_referrers
+    monkeypatch.setattr(gc, "get_referrers", lambda *held: looks.append(held) or look(*held))
+    for most_s, expected in ((60.0, 8), (0.0, 1)):
+        monkeypatch.setattr("autotune_trials.agent.dataloader.hooks.MOST_LOOKING_S", most_s)
+        hooks, _ = hook()
+        loaders = [DataLoader(Numbers(length), batch_size=4) for length in range(4, 12)]
+        for loader in 2 * loaders:
+            next(iter(loader))
+        hooks.uninstall()
+        assert len(looks) == expected
+        looks.clear()
 
 
 def test_site_of_a_subclass_is_where_the_job_builds_it(hook):

@@ -13,7 +13,6 @@ still computing.
 from __future__ import annotations
 
 from collections import deque
-from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,10 +42,9 @@ class PhaseClock:
 
     ``counted``: the process's kernel counters at the beginning and end of the last iteration cut;
     of short iterations only some are counted, with those before.
-    ``thread``: the thread that trains.
     """
 
-    __slots__ = ("phase", "spent", "last_s", "ranges", "counted", "thread", "_counts", "_counted_s")
+    __slots__ = ("phase", "spent", "last_s", "ranges", "counted", "_counts", "_counted_s")
 
     def __init__(self) -> None:
         self.phase = OTHER
@@ -56,7 +54,6 @@ class PhaseClock:
         self._counts: Counts = counts()
         self._counted_s = self.last_s
         self.counted: tuple[Counts, Counts] = (self._counts, self._counts)
-        self.thread = get_ident()
 
     def switch(self, phase: int) -> None:
         """End the current phase and begin ``phase``."""
@@ -118,7 +115,6 @@ class PhaseClock:
         now, spent = self._counts, self.spent
         if self.last_s - self._counted_s >= COUNTED_EVERY_S:
             now, self._counted_s = counts(), self.last_s
-        self.thread = get_ident()
         self.counted, self._counts, self.spent = (self._counts, now), now, [*UNSPENT]
         return spent, spent
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from threading import get_ident
 
 
 class Ending(enum.Enum):
@@ -19,12 +20,13 @@ class LoopState:
     __slots__ = """
         stopped iterations backwards backwards_at_first ends_with in_backward in_step inside_entry
         training_called frozen closure_calls capturing captures functional seen_gradless
-        caches_gradients fetching
+        caches_gradients fetching thread
     """.split()
 
     def __init__(self) -> None:
         self.stopped = False  # the agent has stepped aside
         self.iterations = 0  # completed
+        self.thread = get_ident()  # the thread that trains: the latest iteration ended in it
         self.backwards = 0
         self.backwards_at_first = 0  # ``backwards`` when the first iteration ended
         self.ends_with = Ending.STEP
@@ -45,3 +47,13 @@ class LoopState:
         # id of the thread that fetches a batch (SwitchableIterator); workers forked by it inherit it
         self.fetching = 0
         self.caches_gradients = False  # backward runs in two parts (CachedGradients)
+
+    @property
+    def aside(self) -> bool:
+        """Whether this thread neither trains nor takes part in a backward, which on CUDA has threads
+        of its own. Known once an iteration has ended."""
+        if not self.iterations or get_ident() == self.thread:
+            return False
+        import torch
+
+        return bool(torch._C._current_graph_task_id() == -1)

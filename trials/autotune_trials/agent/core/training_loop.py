@@ -19,6 +19,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,7 @@ class TrainingLoop(LoaderEvents):
         self._ended_at = 0
         self.steps_begun = 0  # calls of any optimizer's step
         self._skipped: Any = False  # by the job's own GradScaler, in this iteration
+        self._backward_thread = 0  # the thread that called backward last
         self._captured = False  # the job has captured backward or a step in a CUDA graph
 
     # ------------------------------------------------------------------ device and optimizers
@@ -167,9 +169,12 @@ class TrainingLoop(LoaderEvents):
 
     def evaluate(self, entry: Entry, args: tuple[Any, ...], gradless: bool) -> Context | None:
         """``entry`` is called in evaluation, without gradients (``gradless``), or while all trained
-        parameters are frozen. Returns a context the call must run in, or None."""
+        parameters are frozen. Returns a context the call must run in, or None.
+
+        What another thread (an actor, an evaluator) does meanwhile is no part of the loop.
+        """
         context = None
-        if self.state.capturing:
+        if self.state.capturing or self.state.aside:
             return None
         try:
             self.go_on()
@@ -194,7 +199,7 @@ class TrainingLoop(LoaderEvents):
         try:
             if events.went_on:
                 self.go_on()
-            state.in_backward = True
+            state.in_backward, self._backward_thread = True, get_ident()
             for hear in events.backward_started:
                 hear(tensors, gradients)
             for change in events.backward_arguments:
@@ -392,6 +397,8 @@ class TrainingLoop(LoaderEvents):
         for fill_in in events.iteration_ending:
             fill_in(iteration, samples)
         state.iterations += 1
+        # on CUDA a step from within backward is made on a thread of torch's
+        state.thread = self._backward_thread if state.in_backward else get_ident()
         if state.iterations == 1:
             state.backwards_at_first = state.backwards
         if self._evaluated:

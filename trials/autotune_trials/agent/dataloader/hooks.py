@@ -39,6 +39,7 @@ from autotune_trials.agent.patches.base import PatchSet
 from autotune_trials.protocol.messages import SessionConfig, SessionMode
 
 CREDITS_TO_TAKE_OVER = 3
+MOST_LOOKING_S = 1.0  # for an itertools.cycle, in all families together
 
 
 class LoaderHooks:
@@ -86,6 +87,7 @@ class LoaderHooks:
         # whether the training loader's batches are kept by the job and given out again
         self.cycled = False
         self._cycles: dict[str, bool] = {}  # the same by family key, once looked at
+        self._looking_s = 0.0  # time that took
         self._meters: dict[str, ReaderMeter] = {}  # by family key
         self._meters_wanted = config.mode in (SessionMode.LIVE, SessionMode.PROFILE)
         self._watched = config.mode == SessionMode.PROFILE
@@ -259,14 +261,17 @@ class LoaderHooks:
 
     def look_for_cycle(self, iterator: Any, state: TrackedLoader) -> None:
         """Find out whether ``iterator`` is in an itertools.cycle, which keeps its batches and reads
-        it only once. Done once for each family, since it takes as long as a garbage collection.
+        it only once. Done once for each family, since it takes as long as a garbage collection, and
+        no longer than MOST_LOOKING_S: a job may build hundreds of loaders (federated learning).
         """
-        if self._launched or state.key in self._cycles:
+        if self._launched or state.key in self._cycles or self._looking_s > MOST_LOOKING_S:
             return
         began = perf_counter()
         held = any(type(holder) is cycle for holder in gc.get_referrers(iterator))
         self._cycles[state.key] = held
-        self.own_s += perf_counter() - began
+        took_s = perf_counter() - began
+        self.own_s += took_s
+        self._looking_s += took_s
 
     def holder(self) -> TrackedLoader | None:
         """The training loader; before there is one, the loader with the configured key."""

@@ -9,7 +9,7 @@ one that computes (decoding) gains nothing from more workers than cores. Time sp
 CPU* is counted apart: on a busy machine a reader that computes would otherwise seem to wait.
 Workers that are not forked cannot reach the shared memory, so nothing is known about them.
 
-Costs about 4 µs a fetch; of fetches below a millisecond only every sixteenth is timed.
+Costs about 15 µs a fetch; of fetches below a millisecond only every sixteenth is timed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import functools
 import mmap
 import os
 import sys
-import threading
 from collections.abc import Callable
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
@@ -107,19 +106,15 @@ class ReaderMeter:
         return Spent(*(sum(self._cells[column::_WIDTH]) for column in range(_WIDTH)))
 
 
-# (process, thread) -> descriptor of its schedstat; -1 if unreadable
-_files: dict[tuple[int, int], int] = {}
-
-
 def _queued_s() -> float:
-    """Seconds this thread was ready to run without a CPU (Linux; elsewhere 0)."""
-    who = os.getpid(), threading.get_native_id()
+    """Seconds this thread was ready to run without a CPU (Linux; elsewhere 0). Opened each time: a
+    job may fetch in ever new threads, and close files that are not its own.
+    """
     try:
-        file = _files.get(who)
-        if file is None:
-            file = _files[who] = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
-        return int(os.pread(file, 80, 0).split()[1]) / 1e9 if file >= 0 else 0.0
-    # the kernel has no schedstat, or the job has closed our descriptor
-    except (OSError, ValueError, IndexError):
-        _files[who] = -1
+        file = os.open("/proc/thread-self/schedstat", os.O_RDONLY)
+        try:
+            return int(os.read(file, 80).split()[1]) / 1e9
+        finally:
+            os.close(file)
+    except (OSError, ValueError, IndexError):  # the kernel has no schedstat
         return 0.0

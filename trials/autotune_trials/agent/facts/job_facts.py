@@ -120,6 +120,7 @@ def job_facts(agent: Agent) -> JobFacts:
         backwards_per_step=_backwards_per_step(agent),
         manual=agent.state.ends_with is Ending.MARK,
         world_size=world_size(torch),
+        local_world_size=_number(os.environ.get("LOCAL_WORLD_SIZE"), 0),
         backend=backend(torch),
         samples_per_step=agent.samples.total / agent.state.iterations if counted else 1.0,
         sample_unit="samples" if counted else "iterations",

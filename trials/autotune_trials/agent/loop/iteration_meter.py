@@ -4,12 +4,12 @@ batch_requested ── waiting ── batch_given ── the model … ── ba
    │ what the last batch was for is known now  │ DATA                            │ AWAY
 
 Where another thread than the one that trains reads the loader (a prefetcher of the job's own), its
-waiting is no part of the iteration, and the clock is left to the thread that trains.
+waiting is no part of the iteration, and the clock is left to the thread that trains. What such a
+thread evaluates is not reported at all.
 """
 
 from __future__ import annotations
 
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.core.events import Listener
@@ -50,7 +50,7 @@ class IterationMeter(Listener):
         interruptions = self._interruptions
         if not self._state.backwards:
             self._begin_with(loader)
-        loader.read_aside = self._aside()
+        loader.read_aside = self._state.aside
         if loader.read_aside:
             if loader.is_other:
                 interruptions.note_other_loader()
@@ -66,10 +66,6 @@ class IterationMeter(Listener):
         clock = self._timer.clock
         clock.switch(phase)
         interruptions.batch = clock.mark()
-
-    def _aside(self) -> bool:
-        """Whether this thread is not the one that trains."""
-        return self._state.iterations > 0 and get_ident() != self._timer.clock.thread
 
     def _begin_with(self, loader: TrackedLoader) -> None:
         """Before the first backward: what preceded this pass over the data (statistics, Lightning's
@@ -102,7 +98,7 @@ class IterationMeter(Listener):
     ) -> None:
         clock, consumption, loaders = self._timer.clock, self._consumption, self.loaders
         # the first iteration, whose end tells which thread trains, may have ended while this one read
-        aside = loader.read_aside = loader.read_aside or self._aside()
+        aside = loader.read_aside = loader.read_aside or self._state.aside
         if loaders is not None and loaders.own_s:
             if not aside:
                 clock.leave_out(loaders.own_s)
@@ -129,7 +125,7 @@ class IterationMeter(Listener):
         self._interruptions.note_pass()
 
     def epoch_started(self, loader: TrackedLoader) -> None:
-        if not loader.is_other and not self._aside():
+        if not loader.is_other and not self._state.aside:
             self._settle()
             clock, over = self._timer.clock, self._epoch_over
             self._epoch_over = False
@@ -139,7 +135,7 @@ class IterationMeter(Listener):
 
     def epoch_ended(self, loader: TrackedLoader) -> None:
         if not loader.is_other:
-            aside = self._aside()
+            aside = self._state.aside
             if not aside:
                 self._end_of_batch()
             self._consumption.end_epoch(loader.mark, trained=self._state.backwards > 0)
@@ -148,13 +144,13 @@ class IterationMeter(Listener):
                 self._timer.clock.note_epoch_end()
 
     def workers_ending(self, loader: TrackedLoader) -> None:
-        if not loader.is_other and not self._aside():
+        if not loader.is_other and not self._state.aside:
             self._settle()
             self._before_end.append(self._timer.clock.phase)
             self._timer.clock.note_workers_end()
 
     def workers_ended(self, loader: TrackedLoader) -> None:
-        if self._before_end and not loader.is_other and not self._aside():
+        if self._before_end and not loader.is_other and not self._state.aside:
             self._timer.clock.switch(self._before_end.pop())
 
     # ------------------------------------------------------------------ model, backward, step

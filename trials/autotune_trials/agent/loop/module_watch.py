@@ -99,6 +99,8 @@ class ModuleWatch(Listener):
         if state.in_backward and module not in self._called_gradless:
             return  # the backward of a checkpointed part calls its modules again
         try:
+            if state.aside and not (torch.is_grad_enabled() and live.anything_trainable(module)):
+                return
             if not torch.is_grad_enabled():
                 if module.training:
                     self._called_gradless.add(module)

@@ -76,7 +76,7 @@ class Timer(Listener):
         """A copy to the device begins; returns the phase to go back to, or None if another thread
         than the one that trains makes the copy."""
         phase = self.clock.phase
-        if get_ident() != self.clock.thread:
+        if get_ident() != self._state.thread:
             return None
         if phase in (OTHER, FORWARD) and not self._state.capturing:
             self.clock.switch(TO_DEVICE)

@@ -40,6 +40,8 @@ NOTES = """
 - Planted inside torch's own calls, so that no setting tells: learning rate, momentum, stale, scaled and lost gradients.
 - A run's process is forked from one that has imported torch, instead of being started anew.
 - With larger batches the candidate runs for the baseline's samples and half as many again, not for as many steps.
+  Since this run a larger batch is judged only if the loss moves by four margins, where it was 1.5; on the dry seeds, its ten
+  cells again: changed in 50 of 50.
 """
 
 TRIED = """

@@ -26,9 +26,10 @@ _EXPANDED = re.compile(r"`|\$(?:\(|[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_
 _READ = re.compile(rf"[|&;<>`]+|(?<!\S)~(?=/|\s|$)(?:/\S*)?|{_EXPANDED.pattern}")
 _REFERENCE = re.compile(r"\$(\{)?([A-Za-z_][A-Za-z0-9_]*)(?(1)\})")
 _QUOTED = r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\""""  # parts of a command
-# a file to which a shell line sends what it prints
+# in a shell line: what is no command, and a file to which a command sends what it prints
+_NO_COMMAND = re.compile(r"\$?\(\(.*?\)\)|\[\[.*?\]\]|(?<!\S)#[^\n]*", re.DOTALL)
 _SENT_TO = re.compile(
-    rf"{_QUOTED}|(?:>>?\s*|\|&?\s*tee\s+(?:-a\s+)?)(?!&|/dev/)(?P<file>[^\s;&|<>()]+)", re.DOTALL
+    r"(?:&?>>?|>&(?![\d-])|\|&?\s*tee(?:\s+-\S+)*)\s*(?!&|/dev/)(?P<file>[^\s;&|<>()]+)"
 )
 _WORD = re.compile(rf"(?:{_QUOTED}|\S)+", re.DOTALL)
 _LINE_BREAK = r"\\\r?\n"
@@ -101,9 +102,15 @@ def shell_operator(command: str) -> str:
 
 
 def sent_to(line: str) -> str:
-    """The first file to which a shell line sends what it prints, except in ``{trial_dir}``, or ""."""
-    files = (match["file"] or "" for match in _SENT_TO.finditer(line))
-    return next((file for file in files if file and "{trial_dir}" not in file), "")
+    """The first file to which the last command of a shell line sends what it prints, except in
+    ``{trial_dir}``, or "".
+    """
+    if "<<" in line:  # a here-document is text
+        return ""
+    plain = re.sub(_QUOTED, lambda part: re.sub(r"[^\w./${}-]", "_", part[0][1:-1]), line)
+    *_, last = re.split(r";|&&|\|\||\n", _NO_COMMAND.sub("", plain).strip("; \n"))
+    files = (match["file"] for match in _SENT_TO.finditer(last))
+    return next((file for file in files if "{trial_dir}" not in file), "")
 
 
 def file_pattern(command: str, workdir: Path) -> str:

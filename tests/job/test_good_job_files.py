@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import AutotuneError, InputError
-from autotune.job.command import VARIABLE, fill, placeholders, shell_operator, split
+from autotune.job.command import VARIABLE, fill, placeholders, sent_to, shell_operator, split
 from autotune.job.load import load_job
 from autotune.job.schema import JobFile, json_schema
 from autotune.job.spec import Budget, Constraints, Convergence, JobSpec, SideEffects, Tracking
@@ -141,6 +141,19 @@ def test_a_list_is_taken_word_by_word(tmp_path: Path) -> None:
 def test_braces_that_are_no_placeholder_are_the_programs_own(tmp_path: Path) -> None:
     job = load(tmp_path, "command: python t.py --name '{epoch}-{val_loss}'\n")
     assert job.command[-1] == "{epoch}-{val_loss}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "python train.py --workers $(( $(nproc) > 8 ? 8 : 4 ))",
+        'nvidia-smi > gpu.txt; python train.py > "/dev/null"',
+        "[[ a > b ]] && python train.py  # loss -> 0",
+        "python - <<EOF\nprint(3 > 2)\nEOF",
+    ],
+)
+def test_a_line_that_sends_no_output_of_the_job_to_a_file_is_taken(line: str) -> None:
+    assert sent_to(line) == ""
 
 
 def test_a_shell_is_used_only_when_asked_for(tmp_path: Path) -> None:

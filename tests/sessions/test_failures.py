@@ -599,11 +599,9 @@ def test_what_ends_the_log_counts_and_not_what_the_job_survived(diagnosed):
 
 def test_the_innermost_error_of_an_exception_group_is_told(diagnosed):
     found = diagnosed(GROUP)
-    assert (found.detail, found.where) == (
-        "exit code 1: ValueError: bad lr not a number",
-        "train.py:7",
-    )
+    assert (found.detail, found.where) == ("exit code 1: ValueError: bad lr", "train.py:7")
     assert found.log_tail.startswith("Exception Group Traceback") and "|" not in found.log_tail
+    assert "not a number" in found.log_tail, "all of the message"
     inner = GROUP[: GROUP.index("    +---------------- 2")]
     assert diagnosed(inner).detail == "exit code 1: KeyError: 'lr'"
     assert diagnosed(f"{GROUP}\n{BEFORE}TypeError: later\n").log_tail == f"{BEFORE}TypeError: later"
@@ -615,3 +613,20 @@ def test_a_job_ended_by_somebody_else_is_a_crash(make_session):
     os.kill(session.command.pid, signal.SIGTERM)
     failure = failure_of(session)
     assert failure.kind == "crash" and "SIGTERM" in failure.detail
+
+
+def test_what_is_printed_after_an_exception_is_no_part_of_its_message() -> None:
+    bar = " 10%|#         | 1/10 [00:00<00:01]Traceback (most recent call last):\n"
+    frame = '  File "train.py", line 3, in <module>\n    step()\n'
+    for after in (
+        "step 4 loss 1\n",
+        "/usr/lib/python3.11/x.py:2: UserWarning: leaked\n  warnings.warn('x')\n",
+        "2026-11-27 10:00:00 worker ended\n",
+        "WARNING: 3 objects leaked\n",
+    ):
+        end = classify.ending(f"{bar}{frame}ValueError: bad\n{after}")
+        assert classify.in_one_line(end.error) == "ValueError: bad"
+    end = classify.ending(
+        f"{bar}{frame}RuntimeError: Error(s) in loading:\n\tMissing key(s): a\nstep 4\n"
+    )
+    assert classify.in_one_line(end.error) == "RuntimeError: Error(s) in loading: Missing key(s): a"

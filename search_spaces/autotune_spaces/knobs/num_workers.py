@@ -111,8 +111,8 @@ class NumWorkers(Knob):
         if loader.open_file and loader.num_workers == 0:
             raise NotApplicable(
                 f"the dataset keeps a file open ({loader.open_file}), whose position all workers"
-                " would share: they would read each other's data. Open it in a"
-                " worker_init_fn"
+                " would share: they would read each other's data. Open it in a worker_init_fn; or,"
+                " if each worker already opens its own, set num_workers=1 in the job"
             )
         if machine.shm_gib < LEAST_SHM_GIB and loader.num_workers == 0:
             raise NotApplicable(

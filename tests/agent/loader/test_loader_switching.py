@@ -9,6 +9,7 @@ import operator
 import random
 import threading
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -38,6 +39,7 @@ from torch.utils.data import (
 
 pytestmark = pytest.mark.usefixtures("no_workers_left")
 
+from autotune_trials.agent.dataloader.datasets import workers_copy
 
 CHANGES = [
     ({}, {"num_workers": 2}),
@@ -678,3 +680,30 @@ def test_augmentation_is_not_repeated_by_a_rebuilt_source(hook):
         hooks.credit_backward()
         hooks.training.set(num_workers=1 + number % 2)
     assert len({round(value, 4) for value in noise}) > 0.9 * len(noise)
+
+
+SETTINGS = SimpleNamespace(size=4, step=0)
+
+
+class OfSettings(Numbers):
+    fetched = 0
+
+    def __getitem__(self, index):
+        OfSettings.fetched += 1
+        return torch.zeros(SETTINGS.size) + MODEL.in_features
+
+
+MODEL = torch.nn.Linear(2, 1)
+
+
+def test_what_fetching_does_not_read_restarts_no_workers():
+    """Counters, the step in the program's settings, the parameters of a model named for its sizes."""
+    loader = DataLoader(OfSettings(8), batch_size=2)
+    before = workers_copy(loader)
+    assert len(loader.dataset[0]) == 4
+    SETTINGS.step = 1
+    with torch.no_grad():
+        MODEL.weight.add_(1)
+    assert workers_copy(loader) == before
+    SETTINGS.size = 5
+    assert workers_copy(loader) != before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import mmap
 import os
 import sqlite3
 import zipfile
@@ -80,3 +81,31 @@ def test_such_a_loader_gets_no_workers(tmp_path: Path) -> None:
     machine = Machine(4, 16.0, 4.0, "cpu", "", "2.13", "3.11")
     with pytest.raises(NotApplicable, match=r"Records\.file"):
         create("num_workers").candidates(machine, JobFacts(1, "cpu", facts, (), ()))
+
+
+class Mapped(Records):
+    """Keeps the file of a memory map open, and reads its head once."""
+
+    def __init__(self, file: Any) -> None:
+        self.file, self.head = file, file.read(4)
+        self.map = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+
+    def __getitem__(self, index: int) -> bytes:
+        return self.map[index : index + 1]
+
+
+class AtPlaces(Records):
+    def __getitem__(self, index: int) -> bytes:
+        return os.pread(self.file.fileno(), 1, index)
+
+
+def test_files_that_no_worker_reads_by_position_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "records"
+    path.write_bytes(b"0" * 16)
+    with path.open("rb") as file:
+        assert found(AtPlaces(file)) == found(Mapped(file)) == ""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a", b"0")
+    connection = sqlite3.connect(tmp_path / "a.db")
+    connection.close()
+    assert found(Records(archive)) == found(Records(connection)) == "", "they are closed"

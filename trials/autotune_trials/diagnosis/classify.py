@@ -66,8 +66,12 @@ GROUP_MARGIN = re.compile(r" +(?:\| ?|\+[+-]+(?: (?P<number>\d+) -+)?)")
 CHAINED = re.compile(r"The above exception was the direct cause|During handling of the above")
 # before a traceback that ends nothing
 IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b|Error in atexit\b")
-# what launchers, trackers and torch's C++ code add after an exception
-ADDED = re.compile(r"\[?[EFIW]\d{4} |wandb: |frame #\d+: ")
+# what launchers, trackers, torch's C++ code, loggers and Python's warnings add after an exception
+ADDED = re.compile(
+    r"\[?[EFIW]\d{4} |wandb: |frame #\d+: |\[?(?:DEBUG|INFO|WARNING|ERROR)\b|\[?\d{4}-\d\d-\d\d[ T]"
+    r"|\S+:\d+: \w*Warning: "
+)
+PROGRESS_BAR = re.compile(r".*%\|.*?(?=Traceback \(most recent call last\))")
 DETACHING = "sudo su docker podman apptainer singularity ssh kubectl srun sbatch".split()
 
 
@@ -174,6 +178,7 @@ def _read(text: str) -> tuple[list[_Traceback], list[str]]:
     for raw in text.splitlines():
         prefix = RANK_PREFIX.match(raw)
         rank, line = (prefix[1], raw[prefix.end() :]) if prefix else ("", raw)
+        line = PROGRESS_BAR.sub("", line)  # tqdm's has no line break at its end
         block = latest.get(rank)
         if block and block.group:
             margin = GROUP_MARGIN.match(line)
@@ -233,7 +238,15 @@ def _is_launchers(error: Sequence[str]) -> bool:
 
 
 def in_one_line(error: Sequence[str]) -> str:
-    return " ".join(line.strip() for line in error)
+    """The exception's first line, with the lines that clearly go on with it: indented ones, and what
+    follows a colon. Others may be what the job printed next.
+    """
+    said = [*error[:1]]
+    for line in error[1:]:
+        if not (line[0].isspace() or said[-1].endswith(":")):
+            break
+        said.append(line)
+    return " ".join(line.strip() for line in said)
 
 
 def lost_rank(text: str) -> str:

@@ -28,7 +28,7 @@ class OptimizerControl:
         self._own_default: Flags = (None, None)  # flags for groups added later
         self._own_amp_flag: Any = None
         self._hooks: tuple[Any, ...] = ()
-        self._without: list[Any] = []  # parameters that had no gradient when a knob's were set
+        self._without: list[Any] = []  # tables that had no gradient when a knob's were set
         self._own_lr: list[Any] | None = None  # while a step runs with a factor
 
     @property
@@ -107,7 +107,12 @@ class OptimizerControl:
         self._own = [_flags(g) for g in optimizer.param_groups]
         self._own_default = _flags(optimizer.defaults)
         self._own_amp_flag = getattr(optimizer, "_step_supports_amp_scaling", None)
-        self._without = [p for g in optimizer.param_groups for p in g["params"] if p.grad is None]
+        self._without = [
+            p
+            for g in optimizer.param_groups
+            for p in g["params"]
+            if p.grad is None and p.requires_grad and p.dim() == 2  # as a table is
+        ]
         self._hooks = (
             optimizer.register_step_pre_hook(lambda *_: self._look_at_new_gradients()),
             optimizer.register_state_dict_post_hook(lambda _, saved: self._as_own(saved)),
@@ -116,11 +121,11 @@ class OptimizerControl:
 
     def _look_at_new_gradients(self) -> None:
         """An embedding used for the first time may have a sparse one, which fused kernels refuse."""
-        if not self._without:
+        if not self._without or self._set_to != "fused":
             return
         came = [p for p in self._without if p.grad is not None]
         self._without = [p for p in self._without if p.grad is None]
-        if self._set_to == "fused" and any(p.grad.is_sparse for p in came):
+        if any(p.grad.is_sparse for p in came):
             log.write("optimizer_impl: a gradient is sparse now, which fused kernels do not take")
             # keep the hooks: torch is iterating over them
             self._write_own(self.optimizer)

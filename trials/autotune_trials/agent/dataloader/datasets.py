@@ -10,7 +10,7 @@ import random
 import sys
 from collections.abc import Iterable
 from itertools import islice
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 _MARKS = frozenset({"get_worker_info", "_worker_info", "split_by_worker", "sharding_filter"})
@@ -18,10 +18,10 @@ _ENTRIES = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "
 _SEEDING = frozenset({"seed", "manual_seed"})
 _STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL"})
 _WORKER_AWARE = frozenset({"get_worker_info", "_worker_info", "initial_seed"})
+_READS = frozenset("read readline readlines readinto seek load fromfile".split())
 # classes that read from a place in a file, by module
 _READERS = {"zipfile": "ZipFile", "tarfile": "TarFile", "sqlite3": "Connection", "h5py": "HLObject"}
 _SIMPLE = (int, float, str, bool)
-_NO_DATA = (type, type(sys), FunctionType, BuiltinFunctionType, type(None))
 _SCANS = 400  # most items inspected per dataset
 _PARTS = 16  # of each list, tuple or dict
 _ITEMS = 100_000  # of a list, compared by identity
@@ -150,37 +150,48 @@ def _open_file(roots: tuple[Any, ...]) -> str:
         if id(item) in visited or len(visited) >= _SCANS:
             continue
         visited.add(id(item))
-        names = set[str]().union(*(_names(f.__code__) for f in _fetching(item)))
+        methods = _methods(type(item))
+        methods.pop("__init__", None)
+        names = set[str]().union(
+            *(_names(m.__code__) for m in methods.values() if hasattr(m, "__code__"))
+        )
         if names & _WORKER_AWARE or "getpid" in names:
             return ""
         for name, value in getattr(item, "__dict__", {}).items():
-            if _reads_from_place(value, readers):
+            if name in names and _reads_from_place(value, readers, bool(names & _READS)):
                 found = found or f"{type(item).__name__}.{name}"
         pending += _held_by(item)
     return found
 
 
-def _reads_from_place(value: Any, readers: tuple[type, ...]) -> bool:
+def _reads_from_place(value: Any, readers: tuple[type, ...], read: bool) -> bool:
+    """Whether ``value`` is a file or reader that is open; ``read``: files are read."""
     if isinstance(value, readers):
-        value = getattr(value, "fp", None) or getattr(value, "fileobj", None) or value
-    if not isinstance(value, io.IOBase):
-        return isinstance(value, readers)
-    if value.closed or not (value.readable() and value.seekable()):
+        file = getattr(value, "fp", getattr(value, "fileobj", value))
+        if file is value:
+            # sqlite3 raises if it is closed, h5py says so
+            return bool(getattr(value, "total_changes", None) is not None or value)
+        value, read = file, True
+    if not isinstance(value, io.IOBase) or value.closed or not read:
         return False
     try:
-        return value.fileno() >= 0
+        return value.readable() and value.seekable() and value.fileno() >= 0
     except OSError:  # in memory
         return False
 
 
+def _methods(kind: type) -> dict[str, Any]:
+    """What ``kind`` and its bases outside libraries define, by name."""
+    methods: dict[str, Any] = {}
+    for base in kind.__mro__:
+        if not _of_library(base):
+            methods = {**vars(base), **methods}  # a class's own go before those of its bases
+    return {name: _function(method) for name, method in methods.items()}
+
+
 def _fetching(item: Any) -> list[Any]:
     """The functions that run when a sample is fetched from ``item``, or it is called."""
-    methods: dict[str, Any] = {}
-    if not hasattr(item, "__code__"):
-        for base in type(item).__mro__:
-            if not _of_library(base):
-                methods = {**vars(base), **methods}  # a class's own go before those of its bases
-        methods = {name: _function(method) for name, method in methods.items()}
+    methods = {} if hasattr(item, "__code__") else _methods(type(item))
     found: list[Any] = [item]
     if not hasattr(item, "__code__"):
         found = [methods.get(name) for name in _ENTRIES]
@@ -203,15 +214,14 @@ def _fetching(item: Any) -> list[Any]:
     return found
 
 
-def _stored(code: CodeType) -> set[str]:
+@functools.lru_cache(maxsize=4096)
+def _stored(code: CodeType) -> frozenset[str]:
     """The attributes and global names that ``code`` assigns."""
     import dis
 
     names = {i.argval for i in dis.get_instructions(code) if i.opname in _STORES}
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            names |= _stored(constant)
-    return names
+    inner = (_stored(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset(names.union(*inner))
 
 
 def _is_generator(value: Any, kinds: tuple[type, ...]) -> bool:
@@ -248,7 +258,7 @@ def state_of(*roots: Any) -> object:
             if id(item) not in visited and len(visited) < _SCANS:
                 visited.add(id(item))
                 pending += _used_by(item)
-                pending += _shared_by(item)
+                state += _shared_by(item)
         return state
     except Exception:
         return object()  # the job's own attributes may do anything, or change while being read
@@ -271,24 +281,44 @@ def _contents(item: Any) -> object:
     return None
 
 
-def _shared_by(item: Any) -> Iterable[Any]:
-    """What fetching from ``item`` reads from its classes and from global names."""
+def _shared_by(item: Any) -> list[object]:
+    """What fetching from ``item`` reads from its classes, from global names and from the attributes
+    of global objects, for comparison; without what it assigns itself (a counter).
+    """
     item = item.__func__ if isinstance(item, MethodType) else item
-    found = [
+    if _installed(item if isinstance(item, FunctionType) else type(item)):
+        return []
+    functions = _fetching(item)
+    stored = set[str]().union(*(_stored(f.__code__) for f in functions))
+    found: list[object] = [
         value
         for base in type(item).__mro__
         if not _of_library(base)
-        for value in vars(base).values()
-        if type(value) in _SIMPLE
+        for name, value in vars(base).items()
+        if type(value) in _SIMPLE and name not in stored
     ]
-    for function in _fetching(item):
-        scope = function.__globals__
-        named = (scope.get(name) for name in _globals_read(function.__code__))
-        found += [value for value in named if not isinstance(value, _NO_DATA)]
+    for function in functions:
+        attributes = sorted(_names(function.__code__) - stored)
+        for name in _globals_read(function.__code__):
+            value = None if name in stored else function.__globals__.get(name)
+            if type(value) in _SIMPLE:
+                found.append(value)
+            elif isinstance(value, (list, dict, set)) or _contents(value) is not None:
+                found.append((id(value), _contents(value), value))
+            elif not isinstance(value, (type, FunctionType)):
+                held = getattr(value, "__dict__", {})
+                found += [held[name] for name in attributes if type(held.get(name)) in _SIMPLE]
     return found
 
 
-@functools.lru_cache(maxsize=256)
+def _installed(value: Any) -> bool:
+    """Whether ``value``, a class or function, is of an installed library."""
+    top = (getattr(value, "__module__", None) or "builtins").partition(".")[0]
+    file = getattr(sys.modules.get(top), "__file__", None) or ""
+    return _of_library(value) or "site-packages" in file or "dist-packages" in file
+
+
+@functools.lru_cache(maxsize=4096)
 def _globals_read(code: CodeType) -> tuple[str, ...]:
     import dis
 

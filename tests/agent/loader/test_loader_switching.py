@@ -37,9 +37,9 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-pytestmark = pytest.mark.usefixtures("no_workers_left")
-
 from autotune_trials.agent.dataloader.datasets import workers_copy
+
+pytestmark = pytest.mark.usefixtures("no_workers_left")
 
 CHANGES = [
     ({}, {"num_workers": 2}),

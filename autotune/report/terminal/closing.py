@@ -8,11 +8,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.text import Text
 
 from autotune import words
-from autotune.report.terminal.layout import PLAIN_WIDTH, bare_table, listed, section, table, text_of
+from autotune.report.terminal.layout import (
+    PLAIN_WIDTH,
+    bare_table,
+    indented,
+    listed,
+    section,
+    table,
+    text_of,
+)
 from autotune.report.text import story
 from autotune.report.text.findings import findings_lines
 from autotune.report.text.story import headline
@@ -91,9 +99,8 @@ def print_trials(console: Console, result: Result) -> None:
     table.add_column(story.trial_gain_name(result), justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for trial in result.trials:
-        knobs = Text(words.config_words(trial.config))
-        for note in words.trial_notes(trial, 200):
-            knobs.append(f"\n  {note}", style="dim")
+        notes = [indented(Text(n, style="dim")) for n in words.trial_notes(trial, 200)]
+        knobs = Group(Text(words.config_words(trial.config)), *notes)
         speedup = words.trial_words(trial) if trial.speedup is not None else ""
         table.add_row(
             Text(str(trial.number)), knobs, Text(speedup), Text(words.clean(trial.state, 12))

@@ -205,7 +205,8 @@ class _Reader:
     def knob(self, name: str, entry: Any) -> TunedKnob:
         place: Place = ("knobs", name)
         if not isinstance(entry, dict) or "value" not in entry:
-            self.wrong(place, f"'{name}' has no value", "value: what to use")
+            example = f"{{value: {entry}}}" if isinstance(entry, (str, bool, int)) else "value: …"
+            self.wrong(place, f"'{name}' has no value", example)
             return TunedKnob(None)
         self.known_keys(entry, place, KNOB_KEYS)
         options = self.mapping(entry, (*place, "options"))

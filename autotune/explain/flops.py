@@ -96,9 +96,13 @@ def model_flops(operators: Sequence[Operator], steps: int) -> float | None:
     return sum(counted) / steps if counted and steps > 0 else None
 
 
-# products whose sizes a trace does not show: recurrent layers, and kernels made by torch.compile or
-# by other libraries
-_UNCOUNTED = re.compile(r"rnn|lstm|gru|triton_(?:tem|mm)|flash_attn", re.IGNORECASE)
+# products whose sizes a trace does not show (recurrent layers, sequences of different lengths, kernels
+# made by torch.compile or by other libraries), or that no rule counts
+_UNCOUNTED = re.compile(
+    r"rnn|lstm|gru|triton_(?:tem|mm)|flash_attn|(?:flash|efficient)_attention"
+    r"|(?:scaled|grouped|int)_mm",
+    re.IGNORECASE,
+)
 UNCOUNTED_SHARE = 0.1  # of the operators' time
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import math
 
-from autotune.explain.operands import Rule, bytes_of, each, operand_bytes, shape_of, value_of
+from autotune.explain.operands import (
+    Rule,
+    Unknown,
+    bytes_of,
+    each,
+    operand_bytes,
+    shape_of,
+    value_of,
+)
 from autotune.explain.trace import Shape, Signature
 
 
@@ -110,6 +118,7 @@ def attention(heads_second: bool = True) -> Rule:
 
     def rule(signature: Signature) -> tuple[float, float]:
         q, k, v = (shape_of(signature, i) for i in range(3))
+        _need_one_length(signature)
         batch, heads, queries, keys = _attention_sizes(q, k, heads_second)
         pairs = 2.0 * batch * heads * queries * keys
         # the result and its logsumexp
@@ -124,12 +133,23 @@ def attention_backward(heads_second: bool = True) -> Rule:
 
     def rule(signature: Signature) -> tuple[float, float]:
         _, q, k, v = (shape_of(signature, i) for i in range(4))
+        _need_one_length(signature)
         batch, heads, queries, keys = _attention_sizes(q, k, heads_second)
         pairs = 2.0 * batch * heads * queries * keys
         written = sum(bytes_of(s, signature.dtypes[1]) for s in (q, k, v))
         return pairs * (3 * q[-1] + 2 * v[-1]), operand_bytes(signature) + written
 
     return rule
+
+
+def _need_one_length(signature: Signature) -> None:
+    """Check that all sequences are of one length: others come with where each begins.
+
+    Raises:
+        Unknown: they are not.
+    """
+    if any(len(shape) == 1 and dtype == "int32" for shape, dtype in signature.tensors):
+        raise Unknown("the trace does not show the lengths of the sequences")
 
 
 def _attention_sizes(q: Shape, k: Shape, heads_second: bool) -> tuple[int, int, int, int]:

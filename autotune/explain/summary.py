@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, pvariance
 
+from autotune.explain.flops import Kind, kind
 from autotune.explain.records import Operator, Peak, PerfSummary
 from autotune.explain.roofline import roof_for
 from autotune.explain.trace import Trace
@@ -164,7 +165,7 @@ def compute_of(
     done: dict[str, float] = {}  # FLOPs in each format
     for row in operators:
         roof = roof_for(row.dtypes, values, tf32 or "conv" in row.name)
-        if row.flops and roof is not None:
+        if row.flops and roof is not None and kind(row.name) is Kind.PRODUCT:
             done[roof.dtype] = done.get(roof.dtype, 0.0) + row.flops * row.calls
     if not done:
         return Compute(flops)

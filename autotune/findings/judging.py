@@ -163,8 +163,8 @@ def _compared(
                 replace(
                     finding,
                     cured=True,
-                    how_cured=_cure(rule, finding, changed),
-                    cost_after_s=same.cost_s if same else 0.0,
+                    how_cured=_cure(rule, finding, changed, same),
+                    cost_after_s=same.cost_s if same else None,
                 )
             )
             continue
@@ -198,10 +198,16 @@ def _small(after_s: float | None, before_s: float | None) -> bool:
     return after_s is not None and before_s is not None and after_s < CURED_SHARE * before_s
 
 
-def _cure(rule: Rule, finding: Finding, changed: Mapping[str, Value]) -> str:
+def _cure(rule: Rule, finding: Finding, changed: Mapping[str, Value], same: Finding | None) -> str:
+    """What cured it, as far as that is known, and what is left: ``same``, the rule's finding after
+    tuning, or something below its threshold.
+    """
     knobs = dict.fromkeys([finding.knob, rule.knob, *rule.also])
     did = {name: changed[name] for name in knobs if name and name in changed}
-    return f"by {config_words(did)}" if did else "no longer seen after tuning"
+    said = [f"by {config_words(did)}"] if did else []
+    if same is not None and same.cost_s is not None:
+        said.append(f"{duration_words(same.cost_s)} per iteration left")
+    return ", ".join(said) or "below the threshold after tuning"
 
 
 def _weight(finding: Finding) -> tuple[bool, float]:

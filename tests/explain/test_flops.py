@@ -211,3 +211,12 @@ def test_reductions_and_gathers(tmp_path: Path) -> None:
     assert row(found, "aten::argmax").nbytes == 4 * 600 + 8 * 30
     assert row(found, "aten::max").nbytes == 4 * 600 + 20 * (4 + 8)
     assert row(found, "aten::index_select").nbytes == 2 * 4 * 3 * 8 + 8 * 3
+
+
+@pytest.mark.parametrize("name", ["_flash_attention_forward", "_efficient_attention_forward"])
+def test_attention_over_sequences_of_different_lengths_is_not_counted(name: str) -> None:
+    """2048 tokens of four sequences; where each begins comes along."""
+    dense = Signature(f"aten::{name}", ((4, 512, 16, 64),) * 3, ("bfloat16",) * 3, ("",) * 3)
+    assert work(dense).flops == 4.0 * 4 * 16 * 512 * 512 * 64
+    shapes, types = ((1, 2048, 16, 64),) * 3 + ((5,), (5,)), ("bfloat16",) * 3 + ("int32",) * 2
+    assert "lengths" in work(Signature(f"aten::{name}", shapes, types, ("",) * 5)).why

@@ -57,7 +57,7 @@ def test_a_finding_the_winner_no_longer_has_is_cured_by_the_knob_that_did_it() -
 def test_without_a_knob_of_the_winner_nothing_is_claimed_to_have_done_it() -> None:
     (found,) = judge_by([Told({"baseline": [finding(0.05)]}, knob="compile_mode")], CASES).findings
     assert found.cured
-    assert found.how_cured == "no longer seen after tuning"
+    assert found.how_cured == "below the threshold after tuning"
 
 
 @pytest.mark.parametrize(("left_s", "cured"), [(0.009, True), (0.011, False)])
@@ -67,6 +67,7 @@ def test_a_small_rest_counts_as_cured(left_s: float, cured: bool) -> None:
     ).findings
     assert found.cured is cured
     assert found.cost_after_s == left_s
+    assert found.how_cured == ("9.00 ms per iteration left" if cured else "")
 
 
 def test_one_that_stays_is_told_once_with_what_it_still_costs() -> None:

@@ -17,7 +17,15 @@ from replayed import job as job_file
 from autotune.explain.importance import FEWEST_TRIALS, importance
 from autotune.results import Interval, KnobGain, Result, Trial
 from autotune.stages.decisions import build_up as stage
-from autotune.stages.decisions.build_up import Step, joined, own_gains, prefixes, without_later
+from autotune.stages.decisions.build_up import (
+    Step,
+    _scaled_down,
+    joined,
+    own_gains,
+    prefixes,
+    without_later,
+)
+from autotune.verdict.speedup import around
 
 THREE = "{num_workers: [2], amp_dtype: [bfloat16], optimizer_impl: [fused]}"
 
@@ -164,6 +172,19 @@ def test_steps_without_a_figure_go_together_with_the_next() -> None:
     ]
     steps = joined(found)
     assert [(s.knob, s.together_with) for s in steps] == [("b", ("a",)), ("c", ())]
+
+
+def test_live_steps_do_not_exceed_the_confirmed_figure() -> None:
+    """The last knob would seem to lose what live figures show too much."""
+    a, b = Step("a", {"a": 1}), Step("b", {"a": 1, "b": 1})
+    c = Step("c", {"a": 1, "b": 1, "c": 1})
+    found = [(a, around(math.log(1.6), 0.01), "live"), (b, around(math.log(2.0), 0.01), "live")]
+    found.append((c, Interval(1.5, 1.4, 1.6), "fresh"))
+    scaled = _scaled_down(found, Interval(1.5, 1.4, 1.6))
+    assert [at.estimate for _, at, _ in scaled if at] == pytest.approx(
+        [1.6 ** (math.log(1.5) / math.log(2)), 1.5, 1.5]
+    )
+    assert _scaled_down(found, Interval(2.5, 2.4, 2.6)) == found
 
 
 def test_own_gain_is_that_of_the_drop_before_that_of_the_trial() -> None:

@@ -76,8 +76,7 @@ def _table() -> Table:
 
 
 def _bar(start: float, end: float, top: float, width: int) -> Text:
-    """A bar for one step: the part before it pale, what it adds (or takes away) solid."""
+    """A bar for one step: the part before it pale, what it adds solid, what it takes away hatched."""
     low, high = (round(width * max(min(v, top), 0.0) / top) for v in sorted((start, end)))
-    return Text("░" * low, style="dim") + Text(
-        "█" * (high - low), style="green" if end >= start else "yellow"
-    )
+    sign, style = ("█", "green") if end >= start else ("▒", "yellow")
+    return Text("░" * low, style="dim") + Text(sign * (high - low), style=style)

@@ -6,6 +6,7 @@ Everything from the job (paths, lines of code, dynamo's reasons) goes through :f
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -117,8 +118,11 @@ def _tried(finding: Finding, result: Result) -> str:
     if why := result.observation.withdrawn.get(finding.knob):
         return f"It does not apply here: {words.clean(why, LONGEST)}."
     measured = any(finding.knob in t.config and t.log_ratio is not None for t in result.trials)
-    kept = finding.knob in result.knobs
-    return "It was tried, and is not part of the answer." if measured and not kept else ""
+    if not measured or finding.knob in result.knobs:
+        return ""
+    if re.search(rf"\b{re.escape(finding.knob)}\b", result.untried):
+        return "It was tried in part, and is not part of the answer: see what was not tried."
+    return "It was tried, and is not part of the answer."
 
 
 def _cost(finding: Finding) -> str:

@@ -47,6 +47,10 @@ class Step:
     config: Mapping[str, Value]
 
 
+# a step, its speed-up over the baseline if it is known, and where that is from
+Found = tuple[Step, Interval | None, str]
+
+
 def credit(
     context: RunContext,
     observation: Observation,
@@ -96,7 +100,7 @@ def build_up(
         and all(space[name].scope_of(v) is Scope.LIVE for name, v in s.config.items())
     ]
     measured, notes = _measure(context, observation, live, trials)
-    found: list[tuple[Step, Interval | None, str]] = []
+    found: list[Found] = []
     for index, step in enumerate(steps[:-1]):
         key = key_of(step.config)
         later = [s.name for s in steps[index + 1 :]]
@@ -121,8 +125,29 @@ def build_up(
             found.append((step, around(-(trial.log_ratio or 0.0), error), "search"))
         else:
             found.append((step, None, ""))
+    found = _scaled_down(found, confirmation.speedup)
     found.append((steps[-1], confirmation.speedup, "confirmed"))
     return joined(found), notes
+
+
+def _scaled_down(found: Sequence[Found], confirmed: Interval) -> list[Found]:
+    """``found`` with its live figures scaled so that none exceeds ``confirmed``: a running job may
+    show more than fresh processes do, which is no loss by the last knob.
+    """
+    highest = max((i.estimate for _, i, source in found if i and source != "fresh"), default=1.0)
+    if highest <= confirmed.estimate or confirmed.estimate <= 1:
+        return list(found)
+    power = math.log(confirmed.estimate) / math.log(highest)
+    return [
+        (
+            step,
+            Interval(*(bound**power for bound in (at.estimate, at.low, at.high)))
+            if at and source != "fresh"
+            else at,
+            source,
+        )
+        for step, at, source in found
+    ]
 
 
 def own_gains(
@@ -183,7 +208,7 @@ def without_later(
     return Interval(*(math.exp(estimate + side * half) for side in (0, -1, 1)))
 
 
-def joined(found: Sequence[tuple[Step, Interval | None, str]]) -> tuple[BuildUp, ...]:
+def joined(found: Sequence[Found]) -> tuple[BuildUp, ...]:
     """Merge every step that has no figure of its own into the next one that has."""
     steps: list[BuildUp] = []
     waiting: list[str] = []

@@ -383,3 +383,57 @@ def test_a_process_that_does_not_train_is_left_alone(
         assert out.dtype == torch.bfloat16
     finally:
         agent.stop()
+
+
+class Scriptable(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.line(x)
+
+
+def test_a_model_is_scripted_as_without_us(launched: Agent) -> None:
+    model = Scriptable()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(4):
+        model(torch.ones(2, 8)).float().mean().backward()
+        optimizer.step()
+    assert "_compiled_call_impl" in vars(model), "or this test shows nothing"
+    scripted = torch.jit.script(model)
+    assert torch.equal(scripted(torch.ones(2, 8)), model.forward(torch.ones(2, 8)))
+    assert "_compiled_call_impl" in vars(model)
+
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return factor(x)
+
+    @torch.jit.script
+    def factor(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    # the names that a function uses are those where it is scripted
+    assert torch.jit.script(twice)(torch.ones(1)) == 2
+
+
+def test_weights_that_an_inner_loop_writes_by_data_are_cast_anew(launched: Agent) -> None:
+    """First-order MAML: ``p.data`` counts no version, the gradients are taken by autograd.grad."""
+    model = torch.nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.ones(2, 8)
+    for _ in range(4):
+        kept = [p.detach().clone() for p in model.parameters()]
+        losses = []
+        for _ in range(3):
+            loss = model(x).float().square().mean()
+            losses.append(loss.item())
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            for p, g in zip(model.parameters(), gradients, strict=True):
+                p.data -= 0.5 * g
+        model(x).float().square().mean().backward()
+        for p, own in zip(model.parameters(), kept, strict=True):
+            p.data.copy_(own)
+        optimizer.step()
+        optimizer.zero_grad()
+    assert launched.state.iterations == 4
+    assert losses[0] > 1.05 * losses[1] > 1.05 * losses[2]

@@ -109,3 +109,53 @@ def test_a_gradient_that_is_sparse_only_later_ends_fused() -> None:
         assert bool(optimizer.param_groups[0]["fused"]) == (ids is None)
     control.set(None)
     assert not optimizer._optimizer_step_pre_hooks
+
+
+def fused_adam() -> tuple[torch.nn.Parameter, torch.optim.Adam, OptimizerControl]:
+    parameter = torch.nn.Parameter(torch.arange(12.0).reshape(3, 4))
+    optimizer = torch.optim.Adam([parameter], lr=0.1)
+    control = OptimizerControl(torch, optimizer)
+    control.set("fused")
+    assert optimizer.param_groups[0]["fused"]
+    return parameter, optimizer, control
+
+
+def test_a_gradient_of_another_layout_is_not_given_to_fused_kernels() -> None:
+    """They read it as if it lay like the parameter: the job put it together itself."""
+    parameter, optimizer, _ = fused_adam()
+    plain = torch.nn.Parameter(parameter.detach().clone())
+    expected = torch.optim.Adam([plain], lr=0.1)
+    gradient = torch.arange(12.0).reshape(4, 3) - 5
+    parameter.grad, plain.grad = (
+        gradient.t(),
+        gradient.t().clone(memory_format=torch.contiguous_format),
+    )
+    optimizer.step()
+    expected.step()
+    assert torch.equal(parameter, plain)
+    assert not optimizer.param_groups[0]["fused"]
+
+
+def test_loaded_momenta_lie_like_their_parameters_for_fused_kernels() -> None:
+    parameter, optimizer, control = fused_adam()
+    parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    saved = optimizer.state_dict()
+    saved["state"][0]["exp_avg"] = torch.arange(12.0).reshape(4, 3).t()
+    optimizer.load_state_dict(saved)
+    loaded = optimizer.state[parameter]["exp_avg"]
+    assert loaded.stride() == parameter.stride()
+    assert torch.equal(loaded, torch.arange(12.0).reshape(4, 3).t())
+
+
+def test_groups_that_two_optimizers_share_are_scaled_once() -> None:
+    """An optimizer that wraps another, as for SAM."""
+    _, inner, control = fused_adam()
+    outer = OptimizerControl(torch, inner)
+    outer.scale_lr(2.0)
+    control.scale_lr(2.0)
+    assert inner.param_groups[0]["lr"] == 0.2
+    control.restore_lr()
+    assert inner.param_groups[0]["lr"] == 0.2
+    outer.restore_lr()
+    assert inner.param_groups[0]["lr"] == 0.1

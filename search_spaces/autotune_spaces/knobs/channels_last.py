@@ -24,7 +24,8 @@ class ChannelsLast(Knob):
         when_it_helps="Convolutional networks, especially with bfloat16 or float16.",
         when_it_does_not=(
             "Models without convolutions, or with layers that fall back to the default"
-            " layout: each change of layout is a copy."
+            " layout: each change of layout is a copy. A program that flattens weights or gradients"
+            " by view(-1), as torch.nn.utils.parameters_to_vector does, ends with an error."
         ),
         changes_loss=(
             "It uses a different convolution kernel, which rounds differently. Dropout"
@@ -44,6 +45,10 @@ class ChannelsLast(Knob):
                 " so there is no model to convert"
             )
         need_convolutions(job)
+        if any(optimizer.name == "LBFGS" for optimizer in job.optimizers):
+            raise NotApplicable(
+                "LBFGS flattens gradients by view(), which needs the default layout"
+            )
         if job.own_graphs:
             raise NotApplicable(
                 "the job captures its model in CUDA graphs, which read the parameters where they"

@@ -258,9 +258,11 @@ class AutocastControl(Control):
         inside = region.inside is not None
         confined = region.enter(device)
         entry.in_region = region.inside is not None or confined is not None
-        if region.dtype is not None and entry.rewritten() and inside:
-            # the job changed its weights between two calls (SAM, an inner loop of Reptile): cast anew
+        if region.dtype is not None and (entry.rewritten() or state.took_gradients) and inside:
+            # the job changed its weights between two calls (SAM, an inner loop of Reptile or MAML),
+            # perhaps by ``p.data``, which counts no version: cast anew
             self.torch.clear_autocast_cache()
+        state.took_gradients = False
         return confined or region.fade(device, args)
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> Context | None:

@@ -10,6 +10,7 @@ from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.controls.optimizer_copy import fused_works
 
 Flags = tuple[Any, Any]  # (foreach, fused), from which torch chooses
+LOOKS = 20  # steps within which a job shows how it makes its gradients
 
 
 class OptimizerControl:
@@ -18,6 +19,7 @@ class OptimizerControl:
     # whether torch's fused kernel works, by class, options, and (device, dtype) of the parameters:
     # a job may build an optimizer for every task, and trying it waits for the device
     _fused: ClassVar[dict[Any, bool]] = {}
+    _scaled: ClassVar[set[int]] = set()  # ids of the groups whose rate has the factor now
 
     def __init__(self, torch: Any, optimizer: Any) -> None:
         self._torch = torch
@@ -28,8 +30,9 @@ class OptimizerControl:
         self._own_default: Flags = (None, None)  # flags for groups added later
         self._own_amp_flag: Any = None
         self._hooks: tuple[Any, ...] = ()
-        self._without: list[Any] = []  # tables that had no gradient when a knob's were set
-        self._own_lr: list[Any] | None = None  # while a step runs with a factor
+        self._looks = 0  # steps left whose gradients are all looked at
+        self._unused: list[weakref.ref[Any]] = []  # tables that had no gradient yet
+        self._own_lr: list[tuple[Any, Any]] = []  # (group, rate), while a step runs with a factor
 
     @property
     def optimizer(self) -> Any:  # None once the job has dropped it
@@ -55,7 +58,7 @@ class OptimizerControl:
             p.is_floating_point()
             and p.device.type in ("cpu", "cuda")
             and p.layout == self._torch.strided
-            and not (p.grad is not None and p.grad.is_sparse)  # torch's fused kernels refuse them
+            and _suits_fused(p)
             for p in parameters
         )
         if "fused" in optimizer.defaults and fusible and self._fused_works(optimizer, parameters):
@@ -107,28 +110,29 @@ class OptimizerControl:
         self._own = [_flags(g) for g in optimizer.param_groups]
         self._own_default = _flags(optimizer.defaults)
         self._own_amp_flag = getattr(optimizer, "_step_supports_amp_scaling", None)
-        self._without = [
-            p
-            for g in optimizer.param_groups
-            for p in g["params"]
-            if p.grad is None and p.requires_grad and p.dim() == 2  # as a table is
-        ]
         self._hooks = (
-            optimizer.register_step_pre_hook(lambda *_: self._look_at_new_gradients()),
+            optimizer.register_step_pre_hook(lambda *_: self._look_at_gradients()),
             optimizer.register_state_dict_post_hook(lambda _, saved: self._as_own(saved)),
             optimizer.register_load_state_dict_post_hook(self._on_load),
         )
 
-    def _look_at_new_gradients(self) -> None:
-        """An embedding used for the first time may have a sparse one, which fused kernels refuse."""
-        if not self._without or self._set_to != "fused":
+    def _look_at_gradients(self) -> None:
+        """Go back to the job's own implementation if a gradient does not suit fused kernels. Backward
+        makes such gradients only for an embedding, perhaps used later for the first time; a job that
+        puts gradients together itself does so from the start.
+        """
+        optimizer = self.optimizer
+        if optimizer is None or self._set_to != "fused" or not (self._looks or self._unused):
             return
-        came = [p for p in self._without if p.grad is not None]
-        self._without = [p for p in self._without if p.grad is None]
-        if any(p.grad.is_sparse for p in came):
-            log.write("optimizer_impl: a gradient is sparse now, which fused kernels do not take")
-            # keep the hooks: torch is iterating over them
-            self._write_own(self.optimizer)
+        found = [p for ref in self._unused if (p := ref()) is not None]
+        self._unused = [ref for ref in self._unused if (p := ref()) is not None and p.grad is None]
+        if self._looks:
+            self._looks -= 1
+            found = [p for g in optimizer.param_groups for p in g["params"]]
+        if not all(map(_suits_fused, found)):
+            log.write("optimizer_impl: fused kernels do not take a gradient of this layout")
+            self._looks, self._unused = 0, []
+            self._write_own(optimizer)  # keep the hooks: torch is iterating over them
 
     def _write(self, optimizer: Any) -> None:
         fused = self._set_to == "fused"
@@ -139,6 +143,22 @@ class OptimizerControl:
         # leaves momenta unwritten if it skips the first step (torch 2.13): GradScaler skips it then
         momenta = any(group.get("momentum") for group in optimizer.param_groups)
         optimizer._step_supports_amp_scaling = fused and not momenta
+        if fused:
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            self._looks = LOOKS
+            self._unused = [weakref.ref(p) for p in parameters if p.grad is None and p.dim() == 2]
+            self._lay_out_states(optimizer)
+
+    def _lay_out_states(self, optimizer: Any) -> None:
+        """Give momenta the layout of their parameters, which fused kernels rely on: those of a
+        checkpoint may have another.
+        """
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items() if self._torch.is_tensor(parameter) else ():
+                if self._torch.is_tensor(value) and value.shape == parameter.shape:
+                    if not _alike(value, parameter):
+                        empty = self._torch.empty_like(parameter, dtype=value.dtype)
+                        state[name] = empty.detach().copy_(value)
 
     def _give_back(self, optimizer: Any) -> None:
         self._write_own(optimizer)
@@ -196,18 +216,19 @@ class OptimizerControl:
         self.restore_lr()
         if optimizer is None or factor == 1.0:
             return
-        self._own_lr = [g.get("lr") for g in optimizer.param_groups]
-        for group in optimizer.param_groups:
-            if group.get("lr") is not None:
-                group["lr"] = group["lr"] * factor
+        # an optimizer that wraps another (SAM, Lookahead) shares its groups
+        groups = [g for g in optimizer.param_groups if id(g) not in self._scaled]
+        self._own_lr = [(g, g["lr"]) for g in groups if g.get("lr") is not None]
+        for group, lr in self._own_lr:
+            group["lr"] = lr * factor
+            self._scaled.add(id(group))
 
     def restore_lr(self) -> None:
         """Undo :meth:`scale_lr` after the step."""
-        optimizer, own, self._own_lr = self.optimizer, self._own_lr, None
-        if optimizer is not None and own is not None:
-            for group, lr in zip(optimizer.param_groups, own, strict=False):
-                if lr is not None:
-                    group["lr"] = lr
+        own, self._own_lr = self._own_lr, []
+        for group, lr in own:
+            group["lr"] = lr
+            self._scaled.discard(id(group))
 
     def _move_step_counters(self, optimizer: Any) -> None:
         """Move step counters: fused kernels count on the parameter's device, the others on the
@@ -234,6 +255,22 @@ class OptimizerImplementation(Control):
     def set(self, value: Any) -> None:
         for control in self.live.every_control() if value is None else self.live.controls:
             control.set(value)
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two tensors of one shape lie in memory alike."""
+    return a.stride() == b.stride() or all(
+        n == 1 or one == other
+        for n, one, other in zip(a.shape, a.stride(), b.stride(), strict=True)
+    )
+
+
+def _suits_fused(parameter: Any) -> bool:
+    """Fused kernels refuse sparse gradients, and those for CPUs read ones of another layout as if
+    they had the parameter's.
+    """
+    gradient = parameter.grad
+    return gradient is None or (not gradient.is_sparse and _alike(gradient, parameter))
 
 
 def _flags(settings: Any) -> Flags:

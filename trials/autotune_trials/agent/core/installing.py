@@ -17,6 +17,7 @@ from autotune_trials.agent.patches import (
     loader,
     optimizer,
     process,
+    scripting,
     seeds,
     settings,
 )
@@ -35,8 +36,9 @@ def install(agent: Agent) -> None:
     if agent.mode.measures:
         stack_dump.install_stack_dump(SessionPaths(Path(config.directory)))
         cuda_graphs.install(patches, torch, loop)
-        backward.install_grad(patches, torch, loop, traits)
         settings.install(patches, torch, agent.knobs, traits, agent.sites)
+    if agent.mode.measures or any(knob.name == "amp_dtype" for knob in config.knobs):
+        backward.install_grad(patches, torch, loop, traits)
     if config.seed is not None:
         seeds.install(patches, torch, config.seed)
     backward.install(patches, torch, loop, traits)
@@ -50,6 +52,7 @@ def install(agent: Agent) -> None:
         agent.losses.on_scaled if agent.mode.measures else None,
     )
     ddp.install(patches, torch, agent.live)
+    scripting.install(patches, torch)
     agent.modules.watch(True)
     api.receiver = loop
     patches.on_restore(lambda: setattr(api, "receiver", None))

@@ -20,7 +20,7 @@ class LoopState:
     __slots__ = """
         stopped iterations backwards backwards_at_first ends_with in_backward in_step inside_entry
         training_called frozen closure_calls capturing captures functional seen_gradless
-        caches_gradients fetching thread
+        caches_gradients fetching thread took_gradients
     """.split()
 
     def __init__(self) -> None:
@@ -46,6 +46,7 @@ class LoopState:
         self.seen_gradless = False
         # id of the thread that fetches a batch (SwitchableIterator); workers forked by it inherit it
         self.fetching = 0
+        self.took_gradients = False  # by torch.autograd.grad, since the latest training call
         self.caches_gradients = False  # backward runs in two parts (CachedGradients)
 
     @property

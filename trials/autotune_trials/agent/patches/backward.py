@@ -70,6 +70,7 @@ def install_grad(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobT
             if patch.active and (kwargs.get("create_graph") or (len(args) > 4 and args[4])):
                 traits.double_backward = True
             if not transformed:
+                loop.state.took_gradients = True
                 return original(*args, **kwargs)
             from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside
 

@@ -270,7 +270,7 @@ def _suits_fused(parameter: Any) -> bool:
     they had the parameter's.
     """
     gradient = parameter.grad
-    return gradient is None or (not gradient.is_sparse and _alike(gradient, parameter))
+    return gradient is None or (gradient.layout == parameter.layout and _alike(gradient, parameter))
 
 
 def _flags(settings: Any) -> Flags:

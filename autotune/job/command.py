@@ -29,7 +29,7 @@ _QUOTED = r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\""""  # parts of a command
 # in a shell line: what is no command, and a file to which a command sends what it prints
 _NO_COMMAND = re.compile(r"\$?\(\(.*?\)\)|\[\[.*?\]\]|(?<!\S)#[^\n]*", re.DOTALL)
 _SENT_TO = re.compile(
-    r"(?:&?>>?|>&(?![\d-])|\|&?\s*tee(?:\s+-\S+)*)\s*(?!&|/dev/)(?P<file>[^\s;&|<>()]+)"
+    r"(?:&?>>?|>&(?![\d-])|\|&?\s*tee(?:\s+-\S+)*(?!\S))\s*(?!&|/dev/|-)(?P<file>[^\s;&|<>()]+)"
 )
 _WORD = re.compile(rf"(?:{_QUOTED}|\S)+", re.DOTALL)
 _LINE_BREAK = r"\\\r?\n"

@@ -344,10 +344,10 @@ def _margins(
     columns = list(zip(*(_bins(r, common, rule, edges) for r in runs.values()), strict=False))
     margins = []
     for i, values in enumerate(columns):
+        if any(map(math.isnan, values)):
+            return "the loss is missing in a whole part of the window"
         spread = stdev(values) if len(values) > 1 else 0.0
         seeds = min(SEED_SHARE * spread, PROGRESS_SHARE * moved.progress)
-        if math.isnan(fmean(values)):
-            return "the loss is missing in a whole part of the window"
         margin = max(tau * abs(fmean(values)), seeds, PROGRESS_FLOOR * moved.progress)
         margins.append(margin * (rule.first_half_factor if i < rule.bins // 2 else 1.0))
     delays = max((len(r.skipped) for r in candidates.values()), default=0)

@@ -159,3 +159,18 @@ def test_groups_that_two_optimizers_share_are_scaled_once() -> None:
     assert inner.param_groups[0]["lr"] == 0.2
     outer.restore_lr()
     assert inner.param_groups[0]["lr"] == 0.1
+
+
+def test_a_late_sparse_gradient_under_the_jobs_own_scaler_is_no_error() -> None:
+    """GradScaler prepares a step for fused kernels before we see its gradients."""
+    table, line = torch.nn.Embedding(20, 4, sparse=True), torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD([*table.parameters(), *line.parameters()], lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    OptimizerControl(torch, optimizer).set("fused")
+    for ids in (None, torch.arange(4), torch.arange(4)):
+        inputs = torch.randn(4, 4) if ids is None else table(ids)
+        optimizer.zero_grad()
+        scaler.scale(line(inputs).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert not optimizer.param_groups[0]["fused"]

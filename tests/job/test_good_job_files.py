@@ -149,6 +149,7 @@ def test_braces_that_are_no_placeholder_are_the_programs_own(tmp_path: Path) -> 
         "python train.py --workers $(( $(nproc) > 8 ? 8 : 4 ))",
         'nvidia-smi > gpu.txt; python train.py > "/dev/null"',
         "[[ a > b ]] && python train.py  # loss -> 0",
+        "python train.py | tee -a /dev/null",
         "python - <<EOF\nprint(3 > 2)\nEOF",
     ],
 )

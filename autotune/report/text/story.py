@@ -348,8 +348,8 @@ def build_up_words(result: Result) -> str:
     if between & {"live", "search"}:
         said += (
             " The steps in between are live figures from one running process, only indicative:"
-            " their intervals are too narrow. Where they exceed the confirmed figure, they are scaled"
-            " down to it."
+            " their intervals are too narrow. Where they exceed the confirmed figure, they are cut at"
+            " it."
         )
     if "fresh" in between:
         said += (

@@ -125,27 +125,20 @@ def build_up(
             found.append((step, around(-(trial.log_ratio or 0.0), error), "search"))
         else:
             found.append((step, None, ""))
-    found = _scaled_down(found, confirmation.speedup)
+    found = _cut(found, confirmation.speedup)
     found.append((steps[-1], confirmation.speedup, "confirmed"))
     return joined(found), notes
 
 
-def _scaled_down(found: Sequence[Found], confirmed: Interval) -> list[Found]:
-    """``found`` with its live figures scaled so that none exceeds ``confirmed``: a running job may
-    show more than fresh processes do, which is no loss by the last knob.
+def _cut(found: Sequence[Found], confirmed: Interval) -> list[Found]:
+    """``found`` with its live figures cut at ``confirmed``: a running job may show more than fresh
+    processes do, which is no loss by the last knob.
     """
-    highest = max((i.estimate for _, i, source in found if i and source != "fresh"), default=1.0)
-    if highest <= confirmed.estimate or confirmed.estimate <= 1:
-        return list(found)
-    power = math.log(confirmed.estimate) / math.log(highest)
+    most = confirmed.estimate
     return [
-        (
-            step,
-            Interval(*(bound**power for bound in (at.estimate, at.low, at.high)))
-            if at and source != "fresh"
-            else at,
-            source,
-        )
+        (step, Interval(min(at.estimate, most), min(at.low, most), at.high), source)
+        if at and source != "fresh"
+        else (step, at, source)
         for step, at, source in found
     ]
 

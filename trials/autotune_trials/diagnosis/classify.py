@@ -71,7 +71,6 @@ ADDED = re.compile(
     r"\[?[EFIW]\d{4} |wandb: |frame #\d+: |\[?(?:DEBUG|INFO|WARNING|ERROR)\b|\[?\d{4}-\d\d-\d\d[ T]"
     r"|\S+:\d+: \w*Warning: "
 )
-PROGRESS_BAR = re.compile(r".*%\|.*?(?=Traceback \(most recent call last\))")
 DETACHING = "sudo su docker podman apptainer singularity ssh kubectl srun sbatch".split()
 
 
@@ -178,7 +177,8 @@ def _read(text: str) -> tuple[list[_Traceback], list[str]]:
     for raw in text.splitlines():
         prefix = RANK_PREFIX.match(raw)
         rank, line = (prefix[1], raw[prefix.end() :]) if prefix else ("", raw)
-        line = PROGRESS_BAR.sub("", line)  # tqdm's has no line break at its end
+        before, mark, rest = line.partition("Traceback (most recent call last)")
+        line = mark + rest if mark and "%|" in before else line  # after tqdm's bar
         block = latest.get(rank)
         if block and block.group:
             margin = GROUP_MARGIN.match(line)

@@ -19,7 +19,7 @@ class OptimizerControl:
     # whether torch's fused kernel works, by class, options, and (device, dtype) of the parameters:
     # a job may build an optimizer for every task, and trying it waits for the device
     _fused: ClassVar[dict[Any, bool]] = {}
-    _scaled: ClassVar[set[int]] = set()  # ids of the groups whose rate has the factor now
+    _scaled: ClassVar[dict[int, Any]] = {}  # groups whose rate has the factor now, by id
 
     def __init__(self, torch: Any, optimizer: Any) -> None:
         self._torch = torch
@@ -133,21 +133,30 @@ class OptimizerControl:
             log.write("optimizer_impl: fused kernels do not take a gradient of this layout")
             self._looks, self._unused = 0, []
             self._write_own(optimizer)  # keep the hooks: torch is iterating over them
+            self._move_step_counters(optimizer)
+        else:
+            self._tell_grad_scaler(optimizer)
 
     def _write(self, optimizer: Any) -> None:
         fused = self._set_to == "fused"
         # the defaults too, for groups that the job adds later
         for settings in (optimizer.defaults, *optimizer.param_groups):
             settings.update(_written(settings, (self._set_to == "foreach", fused)))
-        # GradScaler recognises fused optimizers by it, and leaves skipping to their kernel. SGD's
-        # leaves momenta unwritten if it skips the first step (torch 2.13): GradScaler skips it then
-        momenta = any(group.get("momentum") for group in optimizer.param_groups)
-        optimizer._step_supports_amp_scaling = fused and not momenta
         if fused:
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             self._looks = LOOKS
             self._unused = [weakref.ref(p) for p in parameters if p.grad is None and p.dim() == 2]
             self._lay_out_states(optimizer)
+        self._tell_grad_scaler(optimizer)
+
+    def _tell_grad_scaler(self, optimizer: Any) -> None:
+        """GradScaler recognises fused optimizers by a flag, and leaves unscaling and skipping to their
+        kernel: not while a gradient may still make us go back. SGD's leaves momenta unwritten if it
+        skips the first step (torch 2.13): GradScaler skips it then.
+        """
+        momenta = any(group.get("momentum") for group in optimizer.param_groups)
+        settled = self._set_to == "fused" and not (self._looks or self._unused)
+        optimizer._step_supports_amp_scaling = settled and not momenta
 
     def _lay_out_states(self, optimizer: Any) -> None:
         """Give momenta the layout of their parameters, which fused kernels rely on: those of a
@@ -209,6 +218,7 @@ class OptimizerControl:
         # keep the hooks: torch is iterating over them, and the job's own come after this one
         else:
             self._write_own(optimizer)
+            self._move_step_counters(optimizer)
 
     def scale_lr(self, factor: float) -> None:
         """Multiply the learning rates for the step that begins. Schedulers never see the factor."""
@@ -217,18 +227,18 @@ class OptimizerControl:
         if optimizer is None or factor == 1.0:
             return
         # an optimizer that wraps another (SAM, Lookahead) shares its groups
-        groups = [g for g in optimizer.param_groups if id(g) not in self._scaled]
+        groups = [g for g in optimizer.param_groups if self._scaled.get(id(g)) is not g]
         self._own_lr = [(g, g["lr"]) for g in groups if g.get("lr") is not None]
         for group, lr in self._own_lr:
             group["lr"] = lr * factor
-            self._scaled.add(id(group))
+            self._scaled[id(group)] = group
 
     def restore_lr(self) -> None:
         """Undo :meth:`scale_lr` after the step."""
         own, self._own_lr = self._own_lr, []
         for group, lr in own:
             group["lr"] = lr
-            self._scaled.discard(id(group))
+            self._scaled.pop(id(group), None)
 
     def _move_step_counters(self, optimizer: Any) -> None:
         """Move step counters: fused kernels count on the parameter's device, the others on the

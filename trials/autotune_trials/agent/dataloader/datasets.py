@@ -248,7 +248,7 @@ def state_of(*roots: Any) -> object:
     could get the id of one that is gone. A change in place of a small part of a large array, or
     deep inside a container, is not seen.
     """
-    state, pending, visited = list[object](), [*roots], set[int]()
+    state, pending, visited, shared = list[object](), [*roots], set[int](), set[int]()
     try:
         for item in pending:  # grows
             if type(item) in _SIMPLE:
@@ -258,7 +258,7 @@ def state_of(*roots: Any) -> object:
             if id(item) not in visited and len(visited) < _SCANS:
                 visited.add(id(item))
                 pending += _used_by(item)
-                state += _shared_by(item)
+                state += _shared_by(item, shared)
         return state
     except Exception:
         return object()  # the job's own attributes may do anything, or change while being read
@@ -281,13 +281,17 @@ def _contents(item: Any) -> object:
     return None
 
 
-def _shared_by(item: Any) -> list[object]:
+def _shared_by(item: Any, seen: set[int]) -> list[object]:
     """What fetching from ``item`` reads from its classes, from global names and from the attributes
     of global objects, for comparison; without what it assigns itself (a counter).
+
+    ``seen``: ids of the classes, functions and containers looked at before; grows.
     """
     item = item.__func__ if isinstance(item, MethodType) else item
-    if _installed(item if isinstance(item, FunctionType) else type(item)):
+    code = item if isinstance(item, FunctionType) else type(item)
+    if id(code) in seen or _installed(code):
         return []
+    seen.add(id(code))
     functions = _fetching(item)
     stored = set[str]().union(*(_stored(f.__code__) for f in functions))
     found: list[object] = [
@@ -303,8 +307,11 @@ def _shared_by(item: Any) -> list[object]:
             value = None if name in stored else function.__globals__.get(name)
             if type(value) in _SIMPLE:
                 found.append(value)
-            elif isinstance(value, (list, dict, set)) or _contents(value) is not None:
-                found.append((id(value), _contents(value), value))
+            elif id(value) in seen:
+                continue
+            elif (contents := _contents(value)) is not None:
+                seen.add(id(value))
+                found.append((id(value), contents, value))
             elif not isinstance(value, (type, FunctionType)):
                 held = getattr(value, "__dict__", {})
                 found += [held[name] for name in attributes if type(held.get(name)) in _SIMPLE]

@@ -93,7 +93,8 @@ def search_fresh(
     untried = "; ".join(f"{', '.join(names)} ({why})" for why, names in not_tried.items())
     if untried:
         context.progress.note(f"not tried: {untried}")
-    context.journal.append(UNTRIED, "", untried)
+    if context.journal.find(UNTRIED) != untried:
+        context.journal.append(UNTRIED, "", untried)
     return best, log_gain, tuple(gains.values())
 
 

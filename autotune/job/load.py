@@ -137,15 +137,16 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
     try:
         words = _words(parsed, document, workdir)
     except ValueError as error:
-        remedy = ""
-        if "no shell reads it, so" in str(error):
-            remedy = "put it in single quotes, or set 'shell: true' to run the line through /bin/sh"
-        elif "sends its output" in str(error):
-            remedy = "leave that out: a session's directory keeps the output; or use {trial_dir}"
+        remedy = (
+            "put it in single quotes, or set 'shell: true' to run the line through /bin/sh"
+            if "no shell reads it, so" in str(error)
+            else ""
+        )
         mistakes.append(
             Mistake(("command",), str(error), "a program and its arguments", remedy=remedy)
         )
     mistakes += _unexpanded(parsed)
+    mistakes += _sent_away(parsed)
     from autotune_spaces.knobs.via import ViaKnob
 
     space, space_mistakes = _space(parsed.search_space, words or tuple(str(parsed.command).split()))
@@ -262,16 +263,27 @@ def _unexpanded(parsed: JobFile) -> list[Mistake]:
     ]
 
 
+def _sent_away(parsed: JobFile) -> list[Mistake]:
+    """A shell line whose output goes to a file."""
+    line = parsed.command if parsed.shell and isinstance(parsed.command, str) else ""
+    return [
+        Mistake(
+            ("command",),
+            f"the command sends its output to {file}: every trial would overwrite that file, and"
+            " autotune would not see the output",
+            "a command that prints what it has to say",
+            remedy="leave that out: a session's directory keeps the output; or use {trial_dir}",
+        )
+        for file in [commands.sent_to(line)]
+        if file
+    ]
+
+
 def _words(parsed: JobFile, document: Document, workdir: Path | None) -> tuple[str, ...]:
     if parsed.shell:
         if not isinstance(parsed.command, str):
             raise ValueError(
                 "'shell: true' with a list as the command; a shell reads one line of text"
-            )
-        if file := commands.sent_to(parsed.command):
-            raise ValueError(
-                f"the command sends its output to {file}: every trial would overwrite that file, and"
-                " autotune would not see the output"
             )
         return ("/bin/sh", "-c", parsed.command)
     if isinstance(parsed.command, str):

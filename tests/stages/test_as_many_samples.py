@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.stages.measuring.fresh import _as_many_samples
+from autotune.stages.measuring.fresh import as_many_samples
 
 
 def consumed(steps: int, size: int, epoch: int) -> int:
@@ -19,11 +19,11 @@ def consumed(steps: int, size: int, epoch: int) -> int:
 @pytest.mark.parametrize("factor", [2, 4, 8])
 def test_epochs_that_end_with_a_smaller_batch_count(epoch: int, own: int, factor: int) -> None:
     size = own * factor
-    steps = _as_many_samples(240, own, size, epoch)
+    steps = as_many_samples(240, own, size, epoch)
     assert consumed(steps, size, epoch) >= consumed(240, own, epoch)
     assert consumed(steps - 2, size, epoch) < consumed(240, own, epoch), "and no more"
 
 
 def test_full_batches_count_by_their_size() -> None:
-    assert _as_many_samples(240, 32, 64, None) == 120
-    assert _as_many_samples(7, 32, 64, None) == 4
+    assert as_many_samples(240, 32, 64, None) == 120
+    assert as_many_samples(7, 32, 64, None) == 4

@@ -19,7 +19,7 @@ from autotune.results import Interval, KnobGain, Result, Trial
 from autotune.stages.decisions import build_up as stage
 from autotune.stages.decisions.build_up import (
     Step,
-    _cut,
+    cut_at_confirmed,
     joined,
     own_gains,
     prefixes,
@@ -180,10 +180,10 @@ def test_live_steps_do_not_exceed_the_confirmed_figure() -> None:
     c = Step("c", {"a": 1, "b": 1, "c": 1})
     found = [(a, around(math.log(1.6), 0.01), "live"), (b, around(math.log(2.0), 0.01), "live")]
     found.append((c, Interval(1.5, 1.4, 1.6), "fresh"))
-    cut = _cut(found, Interval(1.5, 1.4, 1.6))
+    cut = cut_at_confirmed(found, Interval(1.5, 1.4, 1.6))
     assert [at.estimate for _, at, _ in cut if at] == [1.5, 1.5, 1.5]
     assert all(at.low <= at.estimate <= at.high for _, at, _ in cut if at)
-    assert _cut(found, Interval(2.5, 2.4, 2.6)) == found
+    assert cut_at_confirmed(found, Interval(2.5, 2.4, 2.6)) == found
 
 
 def test_own_gain_is_that_of_the_drop_before_that_of_the_trial() -> None:

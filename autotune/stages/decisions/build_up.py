@@ -125,12 +125,12 @@ def build_up(
             found.append((step, around(-(trial.log_ratio or 0.0), error), "search"))
         else:
             found.append((step, None, ""))
-    found = _cut(found, confirmation.speedup)
+    found = cut_at_confirmed(found, confirmation.speedup)
     found.append((steps[-1], confirmation.speedup, "confirmed"))
     return joined(found), notes
 
 
-def _cut(found: Sequence[Found], confirmed: Interval) -> list[Found]:
+def cut_at_confirmed(found: Sequence[Found], confirmed: Interval) -> list[Found]:
     """``found`` with its live figures cut at ``confirmed``: a running job may show more than fresh
     processes do, which is no loss by the last knob.
     """

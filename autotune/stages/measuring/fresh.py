@@ -84,7 +84,7 @@ def values_for_fresh_runs(
     )
 
 
-def _as_many_samples(steps: int, own: int, size: int, epoch: int | None) -> int:
+def as_many_samples(steps: int, own: int, size: int, epoch: int | None) -> int:
     """How many batches of ``size`` hold the samples of ``steps`` batches of ``own``.
 
     ``epoch``: samples in an epoch, if it ends with a smaller batch; None: all batches are full.
@@ -246,7 +246,7 @@ class FreshRuns:
         loader = observed["job"]["loader"] or {}
         own_part = (loader.get("rank_samples") or [loader.get("samples")])[0]
         epoch = None if loader.get("drop_last") else own_part
-        return max(_as_many_samples(steps, own, size, epoch) + 1, min(steps, TIMED_STEPS))
+        return max(as_many_samples(steps, own, size, epoch) + 1, min(steps, TIMED_STEPS))
 
     def _request(self, executor: Executor, config: Config, seed: int, label: str) -> FixedRun:
         return FixedRun(

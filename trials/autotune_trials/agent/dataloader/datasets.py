@@ -8,7 +8,7 @@ import functools
 import io
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -90,21 +90,34 @@ def own_generator(loader: Any) -> str:
     Forked workers would each start from a copy of it, the same in all of them and in every epoch,
     where the job's own process draws on and on. Code is read, not run.
     """
+    return _found_in(loader, _generator)
+
+
+def _found_in(loader: Any, look: Callable[[Iterable[Any]], str]) -> str:
+    """What ``look`` finds in the parts of the dataset and the collate function; "" if the job has a
+    ``worker_init_fn``, which may see to it.
+    """
     if loader.worker_init_fn is not None:
         return ""
     try:
-        return _generator((loader.dataset, loader.collate_fn))
+        return look(_parts(loader.dataset, loader.collate_fn))
     except Exception:  # the job's own attributes may do anything
         return ""
 
 
-def _generator(roots: tuple[Any, ...]) -> str:
-    kinds, found = _kinds(), ""
+def _parts(*roots: Any) -> Iterator[Any]:
+    """``roots``, what they hold, what that holds and so on, each once."""
     pending, visited = list(roots), set[int]()
     for item in pending:  # grows
-        if id(item) in visited or len(visited) >= _SCANS:
-            continue
-        visited.add(id(item))
+        if id(item) not in visited and len(visited) < _SCANS:
+            visited.add(id(item))
+            yield item
+            pending += _held_by(item)
+
+
+def _generator(parts: Iterable[Any]) -> str:
+    kinds, found = _kinds(), ""
+    for item in parts:
         held, drawn, seeded = getattr(item, "__dict__", {}), dict[str, str](), set[str]()
         for function in _fetching(item):
             names = _names(function.__code__)
@@ -121,7 +134,6 @@ def _generator(roots: tuple[Any, ...]) -> str:
             else:
                 seeded |= _stored(function.__code__) & generators.keys()
         found = found or next((drawn[name] for name in drawn if name not in seeded), "")
-        pending += _held_by(item)
     return found
 
 
@@ -131,25 +143,17 @@ def open_file(loader: Any) -> str:
 
     Forked workers would share its position: one reads where another has just moved to.
     """
-    if loader.worker_init_fn is not None:
-        return ""
-    try:
-        return _open_file((loader.dataset, loader.collate_fn))
-    except Exception:  # the job's own attributes may do anything
-        return ""
+    return _found_in(loader, _open_file)
 
 
-def _open_file(roots: tuple[Any, ...]) -> str:
+def _open_file(parts: Iterable[Any]) -> str:
     readers = tuple(
         getattr(sys.modules[module], name)
         for module, name in _READERS.items()
         if module in sys.modules
     )
-    found, pending, visited = "", list(roots), set[int]()
-    for item in pending:  # grows
-        if id(item) in visited or len(visited) >= _SCANS:
-            continue
-        visited.add(id(item))
+    found = ""
+    for item in parts:
         methods = _methods(type(item))
         methods.pop("__init__", None)
         names = set[str]().union(
@@ -160,7 +164,6 @@ def _open_file(roots: tuple[Any, ...]) -> str:
         for name, value in getattr(item, "__dict__", {}).items():
             if name in names and _reads_from_place(value, readers, bool(names & _READS)):
                 found = found or f"{type(item).__name__}.{name}"
-        pending += _held_by(item)
     return found
 
 

@@ -171,7 +171,7 @@ class Confirmation:
     too_noisy: bool = False
     # if too_noisy: how many would be enough; None: more will not help
     required_pairs: int | None = None
-    # no run reached the second epoch, although the job has one
+    # not every run reached the second epoch, although the job has one
     first_epoch_only: bool = False
     second: Interval | None = None  # speedup for the job's second objective
     training: TrainingTime | None = None  # None: the duration of the whole runs is unknown

@@ -37,6 +37,7 @@ from autotune.verdict.speedup import (
     planned,
     sharpened,
 )
+from autotune.words import factor_words
 from autotune_spaces.base import Config
 
 VARIANTS = len(FALSE_ADOPTIONS)  # confirmations that one run may attempt
@@ -94,6 +95,13 @@ def confirm(
             )
             break
         look += 1
+    if decision.state == "adopt" and context.spec.objective == "throughput":
+        if longer := pairs.figures.slower_beside():
+            reason = (
+                "its iterations are faster, but with evaluation and what else comes between them"
+                f" each sample takes {factor_words(longer)} as long"
+            )
+            decision = replace(decision, state="reject", reason=reason)
     before, after = pairs.figures.anatomies()
     confirmation = Confirmation(
         config,

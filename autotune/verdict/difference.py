@@ -8,6 +8,8 @@
 
 "Same" is a claim of equivalence (two one-sided tests at the level of the interval), never a mere
 lack of evidence. A direction has a smaller level, because a false alarm costs somebody's time.
+Slow pairs count less in the estimate, and they may be B's own doing: the plain mean of all pairs has
+to agree.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from autotune.results import Interval
 from autotune.verdict.sequential import EARLY, critical_value, robust_mean
+from autotune.verdict.speedup import BACKED
 
 LOOKS = (5, 7, 9, 11, 14, 17, 21, 26, 32, 40)  # in pairs
 DIRECTION_TAIL = 0.004  # probability that equal sides are ever called faster; the same for slower
@@ -66,11 +70,12 @@ def difference(
     sure = critical_value(len(log_ratios), look, looks, DIRECTION_TAIL, EARLY) * error
     low, high, wanted = centre - reach, centre + reach, math.log1p(margin)
     interval = Interval(math.exp(centre), math.exp(low), math.exp(high))
-    if -wanted < low and high < wanted:
+    plain = fmean(log_ratios)
+    if -wanted < low and high < wanted and abs(plain) < wanted:
         state = "same"
-    elif centre - sure > 0:
+    elif centre - sure > 0 and plain >= BACKED * centre:
         state = "faster"
-    elif centre + sure < 0:
+    elif centre + sure < 0 and plain <= BACKED * centre:
         state = "slower"
     else:
         state = "open"

@@ -4,9 +4,10 @@
     0         warm_up_end   first_counted             turnovers_s, kept separate
 
 The estimator is the mean of the iteration times, with everything above 10 times the median reduced
-to that. The mean is what users pay. Median and minimum ignore occasional stalls of a configuration
-(about 9% bias in its favour with a stall every tenth iteration), and a single long stall of the
-machine can spoil the plain mean.
+to that, unless the job stalls at the same iteration in most of its runs. The mean is what users
+pay. Median and minimum ignore occasional stalls of a configuration (about 9% bias in its favour
+with a stall every tenth iteration), and a single long stall of the machine can spoil the plain
+mean.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median
 
@@ -57,11 +58,25 @@ PRESSURE_WITH_FOREIGN_LOAD = 0.5
 SOME_FOREIGN_CORES = 0.1
 
 
-def winsorized_mean(
-    times: Sequence[float], factor: float = WINSOR_FACTOR, rounds_of: int = 1
-) -> float:
-    """Mean of ``times`` with values above ``factor`` × median reduced to that; in the unit of
-    ``times``.
+@dataclass(frozen=True)
+class Stalls:
+    """How the stalls of a window count, where it is compared with another one.
+
+    Attributes:
+        limit: what the mean of a round is reduced to, the same in both windows; 0.0: nothing is.
+        rounds_of: iterations per round, the same in both.
+        own: indices of iterations at which the job itself stalls in most runs (it saves every 100
+            steps): these count in full.
+    """
+
+    limit: float
+    rounds_of: int = 1
+    own: frozenset[int] = frozenset()
+
+
+def winsorized_mean(times: Sequence[float], rounds_of: int = 1) -> float:
+    """Mean of ``times`` with values above :data:`WINSOR_FACTOR` × median reduced to that; in the
+    unit of ``times``.
 
     Args:
         rounds_of: this many iterations, or a few more, are averaged first. Workers that all wait
@@ -71,14 +86,32 @@ def winsorized_mean(
     Raises:
         ValueError: no times.
     """
+    return _mean(times, Stalls(usual_limit(times, rounds_of), rounds_of))
+
+
+def usual_limit(times: Sequence[float], rounds_of: int = 1) -> float:
+    """Where the stalls of ``times`` begin."""
+    return WINSOR_FACTOR * median(mean for mean, _ in _rounds(times, rounds_of))
+
+
+def _rounds(times: Sequence[float], rounds_of: int) -> list[tuple[float, int]]:
+    """(mean, iterations) of each round."""
     if not times:
         raise ValueError("a window without iterations has no mean")
     count = max(len(times) // rounds_of, 2) if rounds_of > 1 and len(times) > 1 else len(times)
     edges = [round(n * len(times) / count) for n in range(count + 1)]
-    sizes = [end - start for start, end in pairwise(edges)]
-    means = [fmean(times[start:end]) for start, end in pairwise(edges)]
-    limit = factor * median(means)
-    return fmean((min(m, limit) for m in means), weights=sizes) if limit > 0 else fmean(times)
+    return [(fmean(times[start:end]), end - start) for start, end in pairwise(edges)]
+
+
+def _mean(times: Sequence[float], stalls: Stalls) -> float:
+    if stalls.limit <= 0:
+        return fmean(times)
+    usual = median(times)
+    own = {at: times[at] - usual for at in stalls.own if at < len(times) and times[at] > usual}
+    rest = [usual if at in own else value for at, value in enumerate(times)]
+    means, sizes = zip(*_rounds(rest, stalls.rounds_of), strict=True)
+    limited = fmean((min(mean, stalls.limit) for mean in means), weights=sizes)
+    return limited + math.fsum(own.values()) / len(times)
 
 
 def warm_up_end(times: Sequence[float]) -> int:
@@ -224,7 +257,12 @@ def _centre_and_deviation(values: Sequence[float]) -> tuple[float, float]:
 
 
 def drop_start(window: Window, n: int) -> Window:
-    """``window`` without its first ``n`` iterations (at most all but one).
+    """``window`` without its first ``n`` iterations (at most all but one)."""
+    return part_of(window, max(0, min(n, len(window.times_s) - 1)), len(window.times_s))
+
+
+def part_of(window: Window, start: int, end: int) -> Window:
+    """The iterations of ``window`` from ``start`` to before ``end``.
 
     Phases are exact if the window has them per iteration. Otherwise the data phase follows
     ``data_s``, which is known per iteration, and the other phases are scaled by the share of the
@@ -232,37 +270,37 @@ def drop_start(window: Window, n: int) -> Window:
     and system time, which are high at the start, are exact; user time and switches are scaled by
     the share of iterations.
     """
-    n = max(0, min(n, len(window.times_s) - 1))
-    if n == 0:
+    if start == 0 and end >= len(window.times_s):
         return window
-    each = {name: values[n:] for name, values in window.phase_times_s.items()}
-    share = 1 - n / len(window.times_s)
+    kept = slice(start, end)
+    each = {name: values[kept] for name, values in window.phase_times_s.items()}
+    share = len(window.times_s[kept]) / len(window.times_s)
     return replace(
         window,
-        times_s=window.times_s[n:],
-        samples=window.samples[n:],
-        data_s=window.data_s[n:],
-        turnovers_at=tuple(at - n for at in window.turnovers_at if at >= n),
-        unmade=window.unmade[n:],
-        joules=window.joules[n:],
+        times_s=window.times_s[kept],
+        samples=window.samples[kept],
+        data_s=window.data_s[kept],
+        turnovers_at=tuple(at - start for at in window.turnovers_at if start <= at < end),
+        unmade=window.unmade[kept],
+        joules=window.joules[kept],
         phase_times_s=each,
         phases_s=(
             {name: math.fsum(values) for name, values in each.items()}
             if each
-            else _scaled_phases(window, n)
+            else _scaled_phases(window, kept)
         ),
-        minor_faults=sum(window.minor_fault_counts[n:]),
-        minor_fault_counts=window.minor_fault_counts[n:],
-        system_s=math.fsum(window.system_times_s[n:]),
-        system_times_s=window.system_times_s[n:],
+        minor_faults=sum(window.minor_fault_counts[kept]),
+        minor_fault_counts=window.minor_fault_counts[kept],
+        system_s=math.fsum(window.system_times_s[kept]),
+        system_times_s=window.system_times_s[kept],
         user_s=share * window.user_s,
         involuntary_switches=round(share * window.involuntary_switches),
     )
 
 
-def _scaled_phases(window: Window, n: int) -> dict[str, float]:
-    total, kept = math.fsum(window.times_s), math.fsum(window.times_s[n:])
-    data, data_kept = math.fsum(window.data_s), math.fsum(window.data_s[n:])
+def _scaled_phases(window: Window, part: slice) -> dict[str, float]:
+    total, kept = math.fsum(window.times_s), math.fsum(window.times_s[part])
+    data, data_kept = math.fsum(window.data_s), math.fsum(window.data_s[part])
     rest_share = (kept - data_kept) / (total - data) if total > data else 0.0
     data_share = data_kept / data if data > 0 else (rest_share if not window.data_s else 0.0)
     return {
@@ -314,7 +352,9 @@ def mean_turnover_s(*windows: Window) -> float | None:
     return fmean(turnovers) if turnovers else None
 
 
-def cost_per_sample(window: Window, *, turnover_s: float | None = None) -> float:
+def cost_per_sample(
+    window: Window, *, turnover_s: float | None = None, stalls: Stalls | None = None
+) -> float:
     """Seconds per sample, epoch boundaries included.
 
         winsorized mean iteration / mean samples  +  mean turnover / samples per epoch
@@ -324,18 +364,20 @@ def cost_per_sample(window: Window, *, turnover_s: float | None = None) -> float
         turnover_s: mean time lost at an epoch boundary, if known better than from this window
             alone: a short window may hold none. Turnovers are not winsorized, because restarting
             workers is a regular cost.
+        stalls: how they count; None: by this window alone.
     """
-    samples = mean_samples(window)
-    cost = winsorized_mean(window.times_s, rounds_of=window.workers) / samples
+    samples, times = mean_samples(window), window.times_s
+    mean = winsorized_mean(times, window.workers) if stalls is None else _mean(times, stalls)
+    cost = mean / samples
     turnover = mean_turnover_s(window) if turnover_s is None else turnover_s
     if turnover and window.epoch_iterations:
         cost += turnover / (window.epoch_iterations * samples)
     return cost
 
 
-def joules_per_sample(window: Window) -> float:
+def joules_per_sample(window: Window, stalls: Stalls | None = None) -> float:
     """Energy per training sample, from the machine's counters. Anything else the job does now and
-    then (epoch boundaries, evaluation) is left out.
+    then (epoch boundaries, evaluation) is left out. ``stalls`` as in :func:`cost_per_sample`.
 
     Raises:
         InputError: the counters did not move, or could not be read.
@@ -347,18 +389,19 @@ def joules_per_sample(window: Window) -> float:
             expected="counters that advance during training",
             remedy="run the same command again to continue; or use objective: throughput",
         )
-    return winsorized_mean(window.joules, rounds_of=window.workers) / mean_samples(window)
+    joules = window.joules
+    mean = winsorized_mean(joules, window.workers) if stalls is None else _mean(joules, stalls)
+    return mean / mean_samples(window)
 
 
-def cost_of_run(
-    window: Window, *, later_epochs: bool = True, turnover_s: float | None = None
+def cost_of_counted(
+    counted: Window, *, turnover_s: float | None = None, stalls: Stalls | None = None
 ) -> float:
-    """:func:`cost_per_sample` of a run that was recorded from its first iteration. Batches prepared
-    before the counted iterations are assumed to cost as much as the others.
+    """:func:`cost_per_sample` of the iterations of a run that count. Batches prepared before them
+    are assumed to cost as much as the others.
     """
-    window = replace(window, epoch_iterations=epoch_iterations(window))
-    counted = drop_start(window, first_counted(window, later_epochs=later_epochs))
-    return cost_per_sample(counted, turnover_s=turnover_s) / (1.0 - from_stock(counted))
+    cost = cost_per_sample(counted, turnover_s=turnover_s, stalls=stalls)
+    return cost / (1.0 - from_stock(counted))
 
 
 def waiting_times_s(window: Window) -> tuple[float, ...]:

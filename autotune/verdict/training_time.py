@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.verdict.timing import mean_samples
+from autotune.verdict.timing import epoch_iterations, mean_samples
 from autotune_trials.protocol.messages import Window
 
 
@@ -33,29 +33,26 @@ def asides(a: Window, b: Window) -> tuple[float, float] | None:
     """Seconds per sample that each of two runs spends on evaluation and saving; None if neither run
     reached any.
 
-    If a run ends an epoch, they count once per epoch, else as often as in its window: too high an
-    estimate understates a gain, too low a one would overstate it. A run that reached none is
-    assumed to take as long as the other.
+    If they come at the ends of epochs, they count once per epoch, else as often as in both windows
+    together: the windows may be of different lengths, and both trainings evaluate equally often. A run that
+    reached none is assumed to take as long as the other.
     """
-    for rate in (_an_epoch, _a_window):
-        x, y = rate(a), rate(b)
-        if x is not None:
-            return x, (x if y is None else y)
-        if y is not None:
-            return y, y
-    return None
+    x, y = _an_epoch(a), _an_epoch(b)
+    between_epochs = all(w.interruptions <= len(w.turnovers_s) for w in (a, b) if w.turnovers_s)
+    if not between_epochs or (x is None and y is None):
+        count = a.interruptions + b.interruptions
+        rate = count / max(math.fsum(a.samples) + math.fsum(b.samples), 1.0)
+        x, y = (rate * _aside_s(w) / w.interruptions if w.interruptions else None for w in (a, b))
+    if x is None:
+        return None if y is None else (y, y)
+    return x, (x if y is None else y)
 
 
 def _an_epoch(window: Window) -> float | None:
-    if not (window.turnovers_s and window.epoch_iterations):
+    epoch = epoch_iterations(window)
+    if not (window.turnovers_s and epoch):
         return None
-    return _aside_s(window) / (
-        len(window.turnovers_s) * window.epoch_iterations * mean_samples(window)
-    )
-
-
-def _a_window(window: Window) -> float | None:
-    return _aside_s(window) / math.fsum(window.samples) if window.interruptions else None
+    return _aside_s(window) / (len(window.turnovers_s) * epoch * mean_samples(window))
 
 
 def _aside_s(window: Window) -> float:

@@ -12,7 +12,7 @@ NOT_CERTIFIED = (
     " declares a change."
 )
 FIRST_EPOCH = (
-    "No run reached the second epoch: what changes there (after an evaluation, or a"
+    "Not every run reached the second epoch: what changes there (after an evaluation, or a"
     " smaller last batch) is not included."
 )
 

@@ -54,3 +54,12 @@ def test_the_interval_holds_the_truth() -> None:
 def test_what_cannot_be_judged(ratios: list[float], look: int) -> None:
     with pytest.raises(ValueError):
         difference(ratios, look=look)
+
+
+def test_slow_processes_of_its_own_are_not_forgiven() -> None:
+    """They are taken for times at which the machine was slow, and count less."""
+    ratios = [math.log(1.05)] * 5 + [math.log(0.75)] * 2
+    levels = [0.001, -0.001, 0.002, -0.002, 0.0, 0.17, 0.17]
+    assert difference(ratios, look=1, levels=levels).state == "open"
+    equal = [0.001, -0.001, 0.0, 0.001, -0.001, *[math.log(1 / 1.3)] * 2]
+    assert difference(equal, look=1, levels=levels).state == "open"

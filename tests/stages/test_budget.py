@@ -141,3 +141,32 @@ def test_seconds_of_training_are_not_waited_for_where_most_of_the_time_is_evalua
     runs.context, runs.steps = context, 100
     window = Window((0.01,) * 100, (8.0,) * 100, {}, away_s=away_s)
     assert math.isclose(runs._missing_s(Record(0, window, (), ())), expected_s, rel_tol=0.1)
+
+
+def test_a_side_is_not_measured_again_until_it_is_no_longer_slow_by_itself() -> None:
+    """Where nothing else is seen on the machine, waiting for the CPU may be the candidate's doing."""
+    calm = Window((0.01,) * 100, (8.0,) * 100, {})
+    waits = replace(calm, cpu_pressure=0.9)
+    crowded = replace(waits, foreign_load=1.5)
+    context = SimpleNamespace(
+        out_of_time=lambda: False,
+        stop=SimpleNamespace(check=lambda: None),
+        note_disturbed=lambda *_: None,
+        journal=SimpleNamespace(find=lambda *_: None),
+    )
+    runs = FreshRuns(context, 240, "confirm1")  # type: ignore[arg-type]
+
+    def repeated(side: str, window: Window) -> int:
+        made: list[Record] = []
+
+        def measure() -> tuple[Record]:
+            made.append(Record(0, window if not made else calm, (), ()))
+            return (made[-1],)
+
+        runs._undisturbed(measure, (f"confirm1-{side}-1000",), ([calm] * 3,))
+        return len(made) - 1
+
+    assert repeated("candidate", waits) == 1
+    assert [repeated("candidate", waits) for _ in range(3)] == [0, 0, 0]
+    assert [repeated("candidate", crowded) for _ in range(3)] == [1, 1, 1]
+    assert [repeated("reference", waits) for _ in range(2)] == [1, 1]

@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autotune.verdict.alike import counted_alike
 from autotune.verdict.bottleneck import name_bottleneck
 from autotune.verdict.timing import (
     anatomy,
-    cost_of_run,
+    cost_of_counted,
     cost_per_sample,
     cost_without_data,
     disturbed,
@@ -40,6 +41,11 @@ def window(times, samples=32.0, data_share=0.25, **more) -> Window:
         "other": math.fsum(times) * (0.5 - data_share),
     }
     return Window(times, (float(samples),) * len(times), phases, data_s=data, **more)
+
+
+def cost_of_run(window, *, later_epochs=True, turnover_s=None):
+    ((_, counted),) = counted_alike([window], later_epochs=later_epochs)
+    return cost_of_counted(counted, turnover_s=turnover_s)
 
 
 def test_one_long_stall_of_the_machine_counts_ten_medians_and_no_more():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from autotune.verdict.training_time import asides, training_s
@@ -44,8 +46,18 @@ def test_what_only_one_side_came_to_takes_the_other_as_long():
     short = window(epoch_iterations=80)
     an_epoch = pytest.approx(4.0 / (80 * 8))
     assert asides(short, reaches) == asides(reaches, short) == (an_epoch, an_epoch)
-    assert asides(short, window(away_s=2.0, interruptions=1)) == (2.0 / 800, 2.0 / 800)
+    # one evaluation in 1600 samples
+    assert asides(short, window(away_s=2.0, interruptions=1)) == (2.0 / 1600, 2.0 / 1600)
     assert asides(short, short) is None
+
+
+def test_both_sides_evaluate_equally_often_however_long_their_windows_are():
+    """3 s of evaluation every 250 steps; one window has 368 of them, the other 451."""
+    a, b = (Window((0.01,) * n, (8.0,) * n, {}, away_s=3.0, interruptions=1) for n in (368, 451))
+    x, y = asides(a, b) or (0.0, 1.0)
+    assert x == y == pytest.approx(3.0 * 2 / (8 * (368 + 451)))
+    slower = dataclasses.replace(b, away_s=6.0)
+    assert asides(a, slower) == (x, pytest.approx(2 * x))
 
 
 def test_the_length_of_a_run_that_is_not_known_adds_nothing():

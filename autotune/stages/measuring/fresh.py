@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean, median
@@ -24,7 +25,13 @@ from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import KILLS, RunContext
 from autotune.verdict.speedup import LOOKS
-from autotune.verdict.timing import WARM_UP_MINIMUM, disturbed, first_counted, later_epoch
+from autotune.verdict.timing import (
+    SOME_FOREIGN_CORES,
+    WARM_UP_MINIMUM,
+    disturbed,
+    first_counted,
+    later_epoch,
+)
 from autotune.words import duration_words
 from autotune_spaces.base import Config, Knob, Scope, SearchSpace, Value
 from autotune_trials.protocol.messages import Record, SessionConfig, Window
@@ -107,6 +114,8 @@ class FreshRuns:
         self.context, self.steps, self.place = context, steps, place
         known = (context.journal.find("window", at) for at in (place, FIRST_RUN))
         self.min_seconds: float = next(filter(None, known), MIN_SECONDS)
+        # side -> runs repeated though no other process was seen to disturb them
+        self._repeated: Counter[str] = Counter()
 
     def run(
         self,
@@ -281,6 +290,9 @@ class FreshRuns:
             # beyond the budget, a disturbed run is accepted
             if not why or self.context.out_of_time():
                 break
+            by_others = any(r.window.foreign_load > SOME_FOREIGN_CORES for r in records)
+            if not by_others and not self._may_repeat(label):
+                break
             # Ctrl-C lets one run of the job finish, not three of them
             self.context.stop.check()
             self.context.note_disturbed(label, why)
@@ -288,6 +300,19 @@ class FreshRuns:
                 windows.append(record.window)  # if the load is still there, it is the usual load
             records = measure()
         return records
+
+    def _may_repeat(self, label: str) -> bool:
+        """Whether the run ``label`` may be repeated though nothing else was seen on the machine.
+
+        A side that is throttled, or waits for the CPU, more often than the other does so by itself:
+        it would be judged without its slow runs.
+        """
+        side = label.split("-")[-2:][0]  # …-candidate-1003
+        others = sum(n for other, n in list(self._repeated.items()) if other != side)
+        if self._repeated[side] > others:
+            return False
+        self._repeated[side] += 1
+        return True
 
     def _tried(self, executor: Executor, request: FixedRun) -> Record:
         """Make a run; repeated if it was killed from outside, or if the unchanged job failed.

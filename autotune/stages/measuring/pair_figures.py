@@ -17,11 +17,12 @@ from autotune.job.spec import JobSpec
 from autotune.objectives import WHOLE_TRAINING
 from autotune.results import Anatomy, TrainingTime
 from autotune.stages.measuring.fresh import wall_s
+from autotune.verdict.alike import counted_alike, own_stalls, stalls_alike
+from autotune.verdict.sequential import robust_mean
 from autotune.verdict.speedup import LogRatio, noise_of
 from autotune.verdict.timing import (
     anatomy,
-    cost_of_run,
-    drop_start,
+    cost_of_counted,
     first_counted,
     joules_per_sample,
     later_epoch,
@@ -58,6 +59,11 @@ class PairFigures:
     ) -> None:
         self._spec, self.cold_s = spec, cold_s
         self.reference, self.candidate = reference, candidate
+        # runs of both sides, and the stalls found in them
+        self._stalls: tuple[tuple[tuple[Record, ...], ...], list[frozenset[int]]] = (
+            ((), ()),
+            [frozenset(), frozenset()],
+        )
 
     @property
     def seeds(self) -> list[int]:
@@ -69,7 +75,8 @@ class PairFigures:
     ) -> tuple[float, float]:
         """Cost per sample of two runs: seconds, epoch ends included, or joules.
 
-        Both are taken over the same part of the job: from the second epoch on if both reach it.
+        Both are taken over the same part of the job (:mod:`autotune.verdict.alike`): from the
+        second epoch on if both reach it.
 
         Args:
             objective: defaults to the job's own.
@@ -77,7 +84,7 @@ class PairFigures:
         objective = objective or self._spec.objective
         later = _later(reference, candidate)
         if objective == "energy":
-            return _joules(reference, later), _joules(candidate, later)
+            return self._pair_joules(reference, candidate, later)
         costs = self._pair_costs(reference, candidate, later)
         if objective == "throughput":
             return costs
@@ -140,16 +147,35 @@ class PairFigures:
         """(reference, candidate), of the last pair."""
         last = max(self.seeds)
         runs = self.reference[last], self.candidate[last]
-        return _anatomy(runs[0], _later(*runs)), _anatomy(runs[1], _later(*runs))
+        parts = counted_alike([run.window for run in runs], later_epochs=_later(*runs))
+        first, second = (anatomy(part, start) for start, part in parts)
+        return first, second
 
     @property
     def first_epoch_only(self) -> bool:
-        """Whether no run reached the end of an epoch although the planned job does."""
-        windows = [r.window for s in self.seeds for r in (self.reference[s], self.candidate[s])]
-        return not any(w.turnovers_s for w in windows) and any(
+        """Whether a pair could not be compared beyond the first epoch although the job has more."""
+        return any(
             w.epoch_iterations is not None and w.epoch_iterations < self._spec.planned_steps
-            for w in windows
+            for s in self.seeds
+            for w in (self.reference[s].window, self.candidate[s].window)
+            if not w.turnovers_s
         )
+
+    def slower_beside(self) -> float | None:
+        """How many times as long a sample takes with the candidate once evaluation and saving
+        count; None: not clearly longer, or no run reached any.
+        """
+        ratios = []
+        for seed in self.seeds:
+            runs = self.reference[seed], self.candidate[seed]
+            beside = asides(runs[0].window, runs[1].window)
+            if beside is not None:
+                costs = self._pair_costs(*runs, _later(*runs))
+                ratios.append(math.log((costs[1] + beside[1]) / (costs[0] + beside[0])))
+        if len(ratios) < 2:
+            return None
+        centre, error, _ = robust_mean(ratios)
+        return math.exp(centre) if centre - 2 * error > 0 else None
 
     def training_time(self, speedup: float) -> TrainingTime | None:
         """How long the planned training takes with each side.
@@ -217,11 +243,38 @@ class PairFigures:
             seen = next((t for t in turnovers if t is not None), None)
             turnovers = [seen if t is None else t for t in turnovers]
         windows = [record.window for record in records]
+        parts = counted_alike(
+            [with_epoch_of(own, other) for own, other in zip(windows, windows[::-1], strict=True)],
+            later_epochs=later_epochs,
+        )
         first, second = (
-            cost_of_run(with_epoch_of(own, other), later_epochs=later_epochs, turnover_s=turnover)
-            for own, other, turnover in zip(windows, reversed(windows), turnovers, strict=True)
+            cost_of_counted(part, turnover_s=turnover, stalls=stalls)
+            for (_, part), turnover, stalls in zip(
+                parts, turnovers, stalls_alike(parts, self._own_stalls()), strict=True
+            )
         )
         return first, second
+
+    def _pair_joules(
+        self, reference: Record, candidate: Record, later_epochs: bool
+    ) -> tuple[float, float]:
+        """Joules per sample of both, by the machine's counters."""
+        windows = reference.window, candidate.window
+        parts = counted_alike(windows, later_epochs=later_epochs)
+        stalls = stalls_alike(parts, self._own_stalls(), lambda w: w.joules or (0.0,))
+        first, second = (
+            joules_per_sample(part, each) for (_, part), each in zip(parts, stalls, strict=True)
+        )
+        return first, second
+
+    def _own_stalls(self) -> list[frozenset[int]]:
+        """Iterations at which each side itself stalls; looked for again only with further runs."""
+        sides = tuple(self.reference.values()), tuple(self.candidate.values())
+        before, found = self._stalls
+        if [list(map(id, side)) for side in before] != [list(map(id, side)) for side in sides]:
+            found = own_stalls([[record.window for record in side] for side in sides])
+            self._stalls = sides, found
+        return found
 
     def _turnover_s(self, record: Record) -> float | None:
         """Mean time lost at an epoch's end.
@@ -261,14 +314,3 @@ def _workers(record: Record) -> int:
 def _later(*records: Record) -> bool:
     """Whether all of them reach the job's second epoch."""
     return all(later_epoch(record.window) is not None for record in records)
-
-
-def _anatomy(record: Record, later_epochs: bool) -> Anatomy:
-    start = first_counted(record.window, later_epochs=later_epochs)
-    return anatomy(drop_start(record.window, start), start)
-
-
-def _joules(record: Record, later_epochs: bool) -> float:
-    """Joules per sample by the machine's counters."""
-    window = record.window
-    return joules_per_sample(drop_start(window, first_counted(window, later_epochs=later_epochs)))

@@ -1,0 +1,175 @@
+"""Two runs are compared over the same part of the training, and their stalls count alike."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from autotune.stages.measuring.pair_figures import PairFigures
+from autotune.verdict.alike import counted_alike, own_stalls
+from autotune_trials.protocol.messages import Record, Window
+
+SPEC: Any = SimpleNamespace(objective="throughput", second_objective="", planned_steps=20_000)
+
+
+def window(times: Sequence[float], **more: Any) -> Window:
+    times = tuple(times)
+    return Window(times, (8.0,) * len(times), {"other": sum(times)}, **more)
+
+
+def noisy(iteration_s: float, seed: int, steps: int = 240) -> list[float]:
+    return list(np.random.default_rng(seed).lognormal(np.log(iteration_s), 0.01, steps))
+
+
+def figures(reference: Sequence[Window], candidate: Sequence[Window]) -> PairFigures:
+    def records(windows: Sequence[Window]) -> dict[int, Record]:
+        return {
+            seed: Record(0, w, (), (), notes={"in_force": {"loader": {"num_workers": w.workers}}})
+            for seed, w in enumerate(windows)
+        }
+
+    return PairFigures(SPEC, records(reference), records(candidate))
+
+
+def saving(iteration_s: float, seed: int, save_s: float, workers: int = 0) -> Window:
+    """A checkpoint every 100 steps."""
+    times = noisy(iteration_s, seed)
+    for at in (99, 199):
+        times[at] += save_s
+    return window(times, workers=workers)
+
+
+def speedup(of: PairFigures) -> float:
+    return float(np.exp(np.mean(of.log_speedups())))
+
+
+@pytest.mark.parametrize("save_s", [2.0, 10.0])
+def test_a_checkpoint_that_both_write_counts_in_full_on_both_sides(save_s: float) -> None:
+    pairs = figures(
+        [saving(0.1, s, save_s) for s in range(5)], [saving(0.05, 9 + s, save_s) for s in range(5)]
+    )
+    counted = 0.98 * 240  # the warm-up, 10 steps or a few more, does not
+    truth = (0.1 * counted + 2 * save_s) / (0.05 * counted + 2 * save_s)
+    assert speedup(pairs) == pytest.approx(truth, rel=0.03)
+
+
+@pytest.mark.parametrize("save_s", [2.0, 5.0, 10.0])
+def test_dropping_workers_makes_no_checkpoint_shorter(save_s: float) -> None:
+    pairs = figures(
+        [saving(0.1, s, save_s, workers=8) for s in range(5)],
+        [saving(0.1, 9 + s, save_s) for s in range(5)],
+    )
+    assert speedup(pairs) == pytest.approx(1.0, abs=0.03)
+
+
+def test_a_stall_of_the_machine_is_limited_alike() -> None:
+    reference, candidate = ([window(noisy(t, s)) for s in range(5)] for t in (0.1, 0.05))
+    stalled = dataclasses.replace(
+        candidate[2], times_s=(*candidate[2].times_s[:150], 60.0, *candidate[2].times_s[151:])
+    )
+    candidate[2] = stalled
+    assert own_stalls([reference, candidate]) == [frozenset()] * 2
+    assert np.exp(figures(reference, candidate).log_speedups()[2]) == pytest.approx(
+        24 / (12 + 1.0), rel=0.03
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+def test_both_count_over_the_same_epochs(workers: int) -> None:
+    """It fills a cache: from the second epoch on a step takes less than half as long."""
+
+    def epochs(first_s: float, second_s: float, seconds: int) -> Window:
+        return window(
+            [first_s] * 150 + [second_s] * seconds,
+            turnovers_at=(150,),
+            turnovers_s=(0.0,),
+            epoch_iterations=150,
+            workers=workers,
+        )
+
+    short, long = epochs(0.45, 0.2, 22), epochs(0.333, 0.148, 90)
+    assert speedup(figures([short], [long])) == pytest.approx(0.45 / 0.333, rel=0.01)
+    both = figures([epochs(0.45, 0.2, 90)], [long])
+    assert speedup(both) == pytest.approx(0.2 / 0.148, rel=0.01) and not both.first_epoch_only
+    none = window([0.45] * 140, epoch_iterations=150, workers=workers)
+    cut_off = figures([none], [long])
+    assert cut_off.first_epoch_only
+    if not workers:
+        assert speedup(cut_off) == pytest.approx(0.45 / 0.333, rel=0.01)
+
+
+def test_a_larger_batch_whose_epochs_are_short_is_compared_over_the_same_epochs() -> None:
+    """As fast by the sample; batches of 32 beside 8, and 1200 samples an epoch."""
+    small = window(
+        [0.45] * 150 + [0.2] * 90, turnovers_at=(150,), turnovers_s=(0.0,), epoch_iterations=150
+    )
+    large = window(
+        [1.8] * 38 + [0.8] * 38, turnovers_at=(38,), turnovers_s=(0.0,), epoch_iterations=38
+    )
+    large = dataclasses.replace(large, samples=(32.0,) * 76)
+    assert speedup(figures([small], [large])) == pytest.approx(1.0, rel=0.05)
+
+
+def test_what_happens_once_is_no_stall_of_the_jobs_own() -> None:
+    """Compiled anew for an epoch's smaller last batch, which a whole training pays for once."""
+    reference = [window(noisy(0.35, s)) for s in range(5)]
+    candidate = []
+    for seed in range(5):
+        times = noisy(0.245, 9 + seed)
+        times[204] += 20.0
+        candidate.append(window(times))
+    truth = 230 * 0.35 / (230 * 0.245 + 10 * 0.35)
+    assert speedup(figures(reference, candidate)) == pytest.approx(truth, rel=0.03)
+
+
+def test_a_stall_that_the_other_window_does_not_reach_is_limited() -> None:
+    """A checkpoint of 0.5 s every 190 steps."""
+
+    def saves(iteration_s: float, seed: int, steps: int) -> Window:
+        times = noisy(iteration_s, seed, steps)
+        for at in range(189, steps, 190):
+            times[at] += 0.5
+        return window(times)
+
+    pairs = figures(
+        [saves(0.0100, s, 363) for s in range(5)], [saves(0.0093, 9 + s, 388) for s in range(5)]
+    )
+    assert speedup(pairs) == pytest.approx((190 * 0.01 + 0.5) / (190 * 0.0093 + 0.5), rel=0.03)
+
+
+def test_a_trend_is_the_same_for_both() -> None:
+    """Sequences grow; the candidate, just as fast, has a longer window and more jitter."""
+    rng = np.random.default_rng(5)
+    grows = 0.08 + 0.02 * np.arange(400) / 240
+    a, b = (
+        window(grows[:240] * rng.lognormal(0, 0.001, 240)),
+        window(grows * rng.lognormal(0, 0.16, 400)),
+    )
+    (first, one), (second, other) = counted_alike([a, b], later_epochs=False)
+    assert first == second and len(one.times_s) == len(other.times_s)
+    assert speedup(figures([a], [b])) == pytest.approx(1.0, abs=0.035)
+
+
+def test_a_batch_size_is_compared_over_the_same_samples() -> None:
+    a, b = window([0.01] * 900), window([0.04] * 300)
+    b = dataclasses.replace(b, samples=(32.0,) * 300)
+    (start, one), (begun, other) = counted_alike([a, b], later_epochs=False)
+    assert start * 8 == pytest.approx(begun * 32, abs=32)
+    assert sum(one.samples) == pytest.approx(sum(other.samples), abs=64)
+
+
+def test_an_evaluation_that_takes_far_longer_is_no_gain() -> None:
+    """Fewer threads: faster steps, slower evaluation."""
+    a = [window(noisy(0.03, s), away_s=4.0, interruptions=2) for s in range(3)]
+    b = [window(noisy(0.027, 9 + s), away_s=18.0, interruptions=2) for s in range(3)]
+    assert (figures(a, b).slower_beside() or 0.0) > 2
+    hung = [*b[:2], dataclasses.replace(b[2], away_s=60.0)]
+    quick = [dataclasses.replace(w, away_s=4.0) for w in hung[:2]]
+    assert figures(a, [*quick, hung[2]]).slower_beside() is None, "one run tells little"
+    same = [dataclasses.replace(w, away_s=4.0) for w in b]
+    assert figures(a, same).slower_beside() is None

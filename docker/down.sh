@@ -36,6 +36,6 @@ stop ray-head TERM
 stop mlflow TERM
 stop postgres INT # ends open sessions and writes everything out; TERM would wait for them
 if [[ -n $purge ]]; then
-    rm -rf "$(dirname "$(ray_directory)")" "$state"/{database,artifacts,runs,secrets,logs,pids,ports,cpus,env,mlflow.env,pw,lock}
+    rm -rf "$(dirname "$(ray_directory)")" "$state"/{database,artifacts,runs,secrets,logs,pids,ports,cpus,workers,env,mlflow.env,pw,lock}
     rmdir "$state" 2>/dev/null || find "$state" -mindepth 1 -maxdepth 1 -printf 'left, because the service has not made it: %p\n'
 fi

@@ -10,7 +10,7 @@ fail() { # what, then what to do
     exit 2
 }
 
-# One pid may be many processes over time; with its start time it is one.
+# A pid is reused over time; together with its start time it identifies one process.
 identity() { # pid
     local stat
     stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1

@@ -1,4 +1,4 @@
-"""The packages that autotune needs, one a line, without autotune itself: `python requirements.py
+"""The packages that autotune needs, one per line, without autotune itself: `python requirements.py
 pyproject.toml [EXTRA …]`.
 
 An image installs these in a layer of their own, which is made again when they change and not with

@@ -50,10 +50,10 @@ mkdir -p "$state"/{logs,pids,ports,artifacts,runs}
 state=$(cd "$state" && pwd -P)
 exec 9>"$state/lock"
 flock 9
-if [[ -z $workers ]]; then
-    workers=$(find "$state/pids" -name 'ray-worker-*' | wc -l)
-    ((workers)) || workers=1
-fi
+[[ -z $workers ]] || echo "$workers" >"$state/workers"
+[[ ! -s $state/workers ]] || workers=$(<"$state/workers")
+[[ -n $workers ]] || workers=$(find "$state/pids" -name 'ray-worker-*' | wc -l) # one that an older script started
+((workers)) || workers=1
 [[ -z $cpus ]] || echo "$cpus" >"$state/cpus"
 [[ ! -s $state/cpus ]] || cpus=$(<"$state/cpus")
 "$here/secrets.sh" "$state/secrets"

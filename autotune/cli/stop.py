@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import typer
 
+from autotune.service.cluster import find_cluster
 from autotune.service.flags import Address, RunId, TokenFile
+from autotune.service.runs import Runs
 
 
 def stop(id: RunId, address: Address = None, token_file: TokenFile = None) -> None:
-    """End a submitted run. Its measurements are kept: `autotune submit --resume ID` continues from
+    """End a submitted run. Its measurements are kept: `autotune submit JOB.yaml --resume ID` continues from
     them.
     """
-    from autotune.service.cluster import find_cluster
-    from autotune.service.runs import Runs
-
     runs = Runs(find_cluster(address, token_file))
     before = runs.find(id)
     if before.ended:

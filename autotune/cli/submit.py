@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from autotune.cli.logs import follow_to_the_end
+from autotune.errors import InputError
 from autotune.flags import Minutes, Seed, Trials
+from autotune.job.load import load_job
+from autotune.job.package import Package, survey
+from autotune.job.spec import JobSpec
+from autotune.service.cluster import Cluster, find_cluster
 from autotune.service.flags import Address, TokenFile
-
-if TYPE_CHECKING:
-    from autotune.job.package import Package
-    from autotune.job.spec import JobSpec
-    from autotune.service.cluster import Cluster
-    from autotune.service.submission import Reserve, Submission
+from autotune.service.runs import Runs
+from autotune.service.submission import (
+    Reserve,
+    Submission,
+    check_tracking,
+    job_root,
+    prepare,
+    send,
+    whole_node,
+)
+from autotune.words import plural
 
 
 def submit(
@@ -42,7 +53,10 @@ def submit(
         float | None,
         typer.Option(
             min=0,
-            help="Cores reserved for the run; 0: run on the head. [default: a whole node]",
+            help=(
+                "Cores reserved for the run; 0: run on the head. [default: a whole node; with --gpus"
+                " N: none]"
+            ),
             show_default=False,
         ),
     ] = None,
@@ -51,8 +65,8 @@ def submit(
         typer.Option(
             min=0,
             help=(
-                "GPUs reserved for the run. [default: a whole node; with --cpus N: none, and the"
-                " run sees none]"
+                "GPUs reserved for the run; 0: it sees none. [default: a whole node; with --cpus N:"
+                " 0]"
             ),
             show_default=False,
         ),
@@ -85,10 +99,6 @@ def submit(
     The job file is checked first, as `autotune check` does. The study is recorded in the cluster's
     MLflow.
     """
-    from autotune.job.load import load_job
-    from autotune.service.cluster import find_cluster
-    from autotune.service.submission import check_tracking, prepare, send
-
     spec = load_job(job, check=False)  # the program and torch only have to be on the cluster
     check_tracking(spec)
     cluster = find_cluster(address, token_file)
@@ -96,8 +106,6 @@ def submit(
     reserve = _reserve(cluster, spec, cpus, gpus, ask=not dry_run)
     options = _run_options(minutes, trials, seed)
     if resume is not None and not dry_run:
-        from autotune.service.runs import Runs
-
         resume = Runs(cluster).directory(resume, sent=package is not None)
     submission = prepare(spec, package, reserve, run_options=options, resume=resume or "")
     if dry_run:
@@ -109,14 +117,10 @@ def submit(
     else:
         typer.echo(_said(submission, cluster))
     if follow:
-        from autotune.cli.logs import follow_to_the_end
-
         follow_to_the_end(cluster, submission.id)
 
 
 def _said(submission: Submission, cluster: Cluster) -> str:
-    from autotune.words import plural
-
     package = submission.package
     sent = (
         "nothing sent, the cluster reads it in place"
@@ -131,10 +135,6 @@ def _said(submission: Submission, cluster: Cluster) -> str:
 
 
 def _package(spec: JobSpec, exclude: list[str], gitignore: bool) -> Package:
-    from autotune.errors import InputError
-    from autotune.job.package import survey
-    from autotune.service.submission import job_root
-
     assert spec.source is not None
     package = survey(job_root(spec), exclude, gitignore=gitignore)
     if spec.source.relative_to(package.root).as_posix() not in package.files:
@@ -156,14 +156,11 @@ def _reserve(
     With ``executor: ray`` nothing: the run only coordinates, and its sessions take their own
     places.
     """
-    from autotune.service.submission import Reserve, whole_node
-
-    if cpus is not None or gpus is not None:
-        return Reserve(cpus or 0.0, gpus or 0.0, hides_gpus=bool(cpus) and not gpus)
-    if spec.executor.kind != "local" or not ask:
-        return Reserve()
+    hides = gpus == 0 or (bool(cpus) and not gpus)
+    if cpus is not None or gpus or spec.executor.kind != "local" or not ask:
+        return Reserve(cpus or 0.0, gpus or 0.0, hides)
     cluster.client()  # reports a wrong address or token in our own words
-    return whole_node(cluster)
+    return whole_node(cluster, gpus=gpus is None)
 
 
 def _run_options(minutes: float | None, trials: int | None, seed: int) -> list[str]:

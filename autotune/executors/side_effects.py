@@ -14,7 +14,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -188,7 +188,7 @@ def changed_since(
     The scan ends after ``patience_s``. It skips hidden directories, caches and the tuner's own
     output.
     """
-    deadline, mine = time.monotonic() + patience_s, _open_files()
+    deadline, mine = time.monotonic() + patience_s, open_files()
     for folder, folders, names in os.walk(workdir):
         folders[:] = [
             f for f in folders if not f.startswith(".") and scope.holds(os.path.join(folder, f))
@@ -254,7 +254,7 @@ def _shown(path: str, home: str) -> str:
     return os.path.relpath(path, home) if path.startswith(home + os.sep) else path
 
 
-def _open_files() -> set[tuple[int, int]]:
+def open_files() -> set[tuple[int, int]]:
     """Files this process has open, such as the log its own output is redirected to."""
     found = set()
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ("0", "1", "2"):
@@ -264,6 +264,15 @@ def _open_files() -> set[tuple[int, int]]:
             continue
         found.add((stat.st_dev, stat.st_ino))
     return found
+
+
+def is_one_of(path: Path, files: Container[tuple[int, int]]) -> bool:
+    """Whether ``path`` is one of ``files``, as :func:`open_files` gives them."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return False
+    return (stat.st_dev, stat.st_ino) in files
 
 
 def _load(path: Path) -> Any:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune import __version__
+from autotune.job.package import shipped_with_job
 from autotune.job.spec import JobSpec
 from autotune.objectives import BETTER
 from autotune.results import CompileCache, Interval, Result
@@ -149,7 +150,16 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
         compile_cache=result.compile_cache,
         sites=observation.job.sites,
     )
-    return TunedConfig(spec.name, command, spec.workdir, env, secrets, knobs, provenance)
+    return TunedConfig(spec.name, command, _workdir(spec), env, secrets, knobs, provenance)
+
+
+def _workdir(spec: JobSpec) -> Path:
+    """Where the job runs. Seen from its file if both were sent to a cluster, where they are not
+    kept.
+    """
+    if spec.source is None or not shipped_with_job():
+        return spec.workdir
+    return Path(os.path.relpath(spec.workdir, spec.source.parent))
 
 
 def telling(env: Mapping[str, str]) -> dict[str, str]:
@@ -251,6 +261,8 @@ def to_yaml(tuned: TunedConfig) -> str:
         "command:",
     ]
     lines += [f"  - {_scalar(word)}" for word in tuned.command]
+    if not tuned.workdir.is_absolute():
+        lines += ["# Seen from this file: put it beside the job file."]
     lines += [f"workdir: {_scalar(str(tuned.workdir))}"]
     lines += _mapping("env", tuned.env)
     if tuned.env_from_launch:

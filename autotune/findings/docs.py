@@ -18,7 +18,7 @@ HEAD = """\
 
 <!-- Made from the cards in autotune/findings by `python -m autotune.findings.docs docs/findings.md`. -->
 
-At its end a run looks closely at the baseline and at its answer: a dozen iterations are profiled, then a few hundred watched from inside the job.
+At its end a run looks closely at the baseline and at its answer: a dozen iterations are profiled, then at least 60 watched from inside the job.
 Every rule below judges both. A finding says what was seen, at which line, its measured cost per iteration, what to do, and
 whether a knob of the answer already fixed it. A rule that cannot judge a job says why. A healthy job gets no findings.
 
@@ -62,7 +62,7 @@ def render() -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return write_page("autotune.findings.docs", render, arguments)
+    return write_page("autotune.findings.docs", lambda _: render(), arguments)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,8 @@ from autotune.job.yaml_lines import Document, Place, YamlMistake, read_text, rea
 from autotune_spaces.base import SearchSpace
 
 _DEFAULT_NAMES = ("job", "autotune", "tune")  # file names that say nothing about the job
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+NAME_VARIABLE = "AUTOTUNE_JOB_NAME"  # of a submitted job
 
 
 def load_job(path: Path | str, *, check: bool = True) -> JobSpec:
@@ -162,7 +164,8 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
                     f"{{{close}}}" if close else "",
                 )
             )
-    mistakes += _slots_in_one_directory(parsed) + _slots_of_several_nodes(parsed, words)
+    mistakes += _slots_in_one_directory(parsed) + _gpus_of_slots(parsed)
+    mistakes += _slots_of_several_nodes(parsed, words)
     if "cost" in parsed.objective and parsed.price is None:
         mistakes.append(
             Mistake(
@@ -193,6 +196,21 @@ def _slots_in_one_directory(parsed: JobFile) -> list[Mistake]:
             "side_effects: {put_back: false} and a job that writes to {trial_dir} only, or"
             " slots: 1",
             remedy="remove 'workdir: shared': every slot then has its own copy",
+        )
+    ]
+
+
+def _gpus_of_slots(parsed: JobFile) -> list[Mistake]:
+    """The job's own choice of GPUs would be every slot's, in place of the slot's share."""
+    ray = parsed.executor.ray
+    if ray is None or not ray.gpus_per_slot or VISIBLE not in parsed.env:
+        return []
+    return [
+        Mistake(
+            ("env", VISIBLE),
+            f"{VISIBLE} together with gpus_per_slot: all slots of a node would use the same GPUs",
+            "one of them",
+            remedy=f"leave out {VISIBLE}: every slot sees only its own GPUs",
         )
     ]
 
@@ -357,7 +375,12 @@ def _beside(uri: str | None, home: Path) -> str | None:
 
 
 def default_name(file: Path, words: tuple[str, ...]) -> str:
-    """A name for a job without one: the file's if it says something, otherwise its folder's."""
+    """A name for a job without one: the file's if it says something, otherwise its folder's.
+
+    The folder of a submitted job has another name where it runs: NAME_VARIABLE has the right one.
+    """
+    if given := os.environ.pop(NAME_VARIABLE, ""):  # it names one job, not what that starts
+        return clean_name(given) or "job"
     word = file.stem if file.stem not in _DEFAULT_NAMES else file.parent.name
     return clean_name(word) or clean_name(Path(words[0]).name) or "job"
 

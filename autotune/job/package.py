@@ -8,12 +8,13 @@ which names archives by their hash, receives it once and unpacks it in one place
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import unicodedata
 import zipfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ NEVER = """
     id_ecdsa id_ed25519 *.key *.p12 *.pem
 """.split()
 IGNORE_FILES = (".gitignore", ".rayignore")
+# set if this process is itself the entry point of a submitted job
+JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 SAME_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date a zip file can hold
 
 
@@ -223,3 +226,13 @@ def _too_big(root: Path, files: dict[str, int], size: int) -> InputError:
             " data on storage the cluster can read; or send nothing, with --no-ship"
         ),
     )
+
+
+def shipped_with_job() -> bool:
+    """Whether Ray has brought the job's folder here, as that of a submitted job."""
+    try:
+        config = json.loads(os.environ.get(JOB_CONFIG) or "{}")
+    except ValueError:
+        return False
+    environment = config.get("runtime_env") if isinstance(config, Mapping) else None
+    return bool(isinstance(environment, Mapping) and environment.get("working_dir"))

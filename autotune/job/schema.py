@@ -300,7 +300,13 @@ class Convergence(_Model):
         )
     )
     steps: _Whole = Field(
-        240, ge=40, le=100_000, description="Optimizer steps over which seeded runs are compared."
+        240,
+        ge=40,
+        le=100_000,
+        description=(
+            "Optimizer steps over which seeded runs are compared. A knob that rounds needs 60, one"
+            " that changes the trajectory (batch_size, in_order, via: by default) 240."
+        ),
     )
     metrics: dict[str, Annotated[Metric, BeforeValidator(_metric)]] = Field(
         default_factory=dict,
@@ -530,9 +536,10 @@ class JobFile(_Model):
         ge=1,
         le=86_400,
         description=(
-            "Seconds without an iteration after which the job counts as hung, if it does nothing"
-            " meanwhile. Default: 50 times its longest gap so far, at least 15; 120 if its"
-            " processes are busy."
+            "Seconds without an iteration or a batch of an evaluation after which the job counts as"
+            " hung, also if it works. Default: 120, or three times its longest gap if that is more;"
+            " while its processes are idle 50 times that gap, but at least 15 (60 at its own"
+            " settings)."
         ),
     )
     startup_timeout_s: float = Field(

@@ -27,6 +27,7 @@ EXPECTED = (
     "the address of a Ray cluster's dashboard: http://HOST:8265, or https:// if it is behind a"
     " proxy"
 )
+MOST_NODES = 10_000  # the most that Ray lists
 CONNECT_S, ANSWER_S = 5, 20  # until a cluster counts as unreachable
 
 
@@ -66,7 +67,13 @@ class Cluster:
                 client = StateApiClient(self.address, headers=headers)
                 found = client.list(
                     StateResource.NODES,
-                    ListApiOptions(detail=True, timeout=ANSWER_S),
+                    # Ray knows the dead ones for long, and lists 100 unless told
+                    ListApiOptions(
+                        detail=True,
+                        timeout=ANSWER_S,
+                        filters=[("state", "=", "ALIVE")],
+                        limit=MOST_NODES,
+                    ),
                     raise_on_missing_output=False,
                 )
         except RayStateApiException as error:
@@ -75,7 +82,7 @@ class Cluster:
                 where=self.address_from,
                 remedy="reserve resources for the run with --cpus and --gpus",
             ) from error
-        return [node["resources_total"] for node in found if node["state"] == "ALIVE"]
+        return [node["resources_total"] for node in found]
 
     def _check(self) -> None:
         """Send one small request with a time limit, which Ray's own client does not have."""

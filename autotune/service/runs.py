@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from autotune.service.submission import DIRECTORY_KEY, NAME_KEY, STOP_WAIT_S, id
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 POLL_S = 1.0
+CLOSING_S = 3.0  # for Ray to report the end of a run whose log has ended
 
 
 @dataclass(frozen=True)
@@ -102,15 +104,25 @@ class Runs:
         return str(self._asked(id, lambda: self._client.get_job_logs(id)))
 
     def follow(self, id: str, show: Callable[[str], None]) -> Run:
-        """Pass its output to ``show`` until it ends; returns how it ended."""
+        """Pass its output to ``show`` until it ends; returns how it ended. A connection that is cut
+        (a proxy cuts silent ones) is made again.
+        """
+        shown = 0  # characters
 
         async def tail() -> None:
+            nonlocal shown
+            behind = shown  # each connection begins with all of the log
             async for text in self._client.tail_job_logs(id):
-                show(text)
+                behind, new = max(0, behind - len(text)), text[behind:]
+                shown += len(new)
+                show(new)
 
-        self._asked(id, lambda: asyncio.run(tail()))
-        # Ray closes the log a moment before it reports how the run ended
-        return self.wait(id, timeout_s=STOP_WAIT_S)
+        while True:
+            with contextlib.suppress(RuntimeError), self.cluster.answering():
+                asyncio.run(tail())
+            # Ray closes the log a moment before it reports how the run ended
+            if (run := self._ended_within(id, CLOSING_S)) is not None:
+                return run
 
     def stop(self, id: str) -> Run:
         """Ask it to end, and wait until it has: it ends its trial and restores what that changed.
@@ -132,14 +144,19 @@ class Runs:
         Raises:
             InputError: it has not ended after ``timeout_s``.
         """
+        if (run := self._ended_within(id, timeout_s)) is None:
+            raise InputError(
+                f"run '{id}' has not ended after {timeout_s:.0f} s",
+                where=self.cluster.address,
+                remedy="`autotune jobs` shows its state",
+            )
+        return run
+
+    def _ended_within(self, id: str, timeout_s: float) -> Run | None:
         deadline = time.monotonic() + timeout_s
         while not (run := self.find(id)).ended:
             if time.monotonic() > deadline:
-                raise InputError(
-                    f"run '{id}' has not ended after {timeout_s:.0f} s",
-                    where=self.cluster.address,
-                    remedy="`autotune jobs` shows its state",
-                )
+                return None
             time.sleep(POLL_S)
         return run
 

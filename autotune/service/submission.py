@@ -1,12 +1,13 @@
 """A run as it is submitted to the cluster: its command, its folder, and what it reserves.
 
-    exec env -u OMP_NUM_THREADS AUTOTUNE_SUBMISSION=ID autotune run job.yaml --run-dir
-    "${AUTOTUNE_RUNS:-autotune-runs}"/ID
+    exec env -u OMP_NUM_THREADS AUTOTUNE_SUBMISSION=ID AUTOTUNE_JOB_NAME=NAME autotune run job.yaml
+    --run-dir "${AUTOTUNE_RUNS:-autotune-runs}"/ID
 
 The command names only files: values of ``env`` in job.yaml stay in the file, because Ray shows a
 job's command, variables and metadata to anyone who may look at the cluster. ``env -u``: Ray sets
 OMP_NUM_THREADS for every process it starts, to 1 where no CPU is reserved, but the baseline must be
-the unchanged job. AUTOTUNE_SUBMISSION makes the run report at the end of its log how it ended. A run
+the unchanged job. AUTOTUNE_SUBMISSION makes the run report at the end of its log how it ended;
+AUTOTUNE_JOB_NAME names a job that would be named after its folder, which Ray calls otherwise. A run
 that reserves cores and no GPUs gets CUDA_VISIBLE_DEVICES= too: Ray would show it all GPUs of its
 node, other runs' among them.
 """
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.disk import told_of_the_disk
 from autotune.errors import InputError
+from autotune.job.load import NAME_VARIABLE
 from autotune.job.package import Package
 from autotune.service.cluster import Cluster
 from autotune.service.ending import SUBMISSION
@@ -136,9 +138,9 @@ def prepare(
     if resume:
         there += f"{{ [ -d {run_dir} ] || {{ echo {shlex.quote(missing)}; exit 2; }}; }} && "
     hidden = " CUDA_VISIBLE_DEVICES=" if reserve.hides_gpus else ""
+    told = shlex.join([f"{SUBMISSION}={number}", f"{NAME_VARIABLE}={spec.name}"])
     entrypoint = (
-        f"{there}exec env -u OMP_NUM_THREADS{hidden} {shlex.quote(f'{SUBMISSION}={number}')}"
-        f" {shlex.join(words)} --run-dir {run_dir}"
+        f"{there}exec env -u OMP_NUM_THREADS{hidden} {told} {shlex.join(words)} --run-dir {run_dir}"
     )
     return Submission(
         number,
@@ -150,8 +152,9 @@ def prepare(
     )
 
 
-def whole_node(cluster: Cluster) -> Reserve:
+def whole_node(cluster: Cluster, gpus: bool = True) -> Reserve:
     """All of the cluster's biggest node: runs sharing a node would disturb each other's times.
+    ``gpus``: with its GPUs; else the run sees none.
 
     Raises:
         InputError: no node has CPUs to reserve.
@@ -165,6 +168,8 @@ def whole_node(cluster: Cluster) -> Reserve:
             expected="a worker",
             remedy="start one (docker/up.sh --workers 1), or pass --cpus 0 to run on the head",
         )
+    if not gpus:
+        return Reserve(max(size.cpus for size in working), hides_gpus=True)
     return max(working, key=lambda size: (size.gpus, size.cpus))
 
 

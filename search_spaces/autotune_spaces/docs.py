@@ -42,9 +42,11 @@ search_space:
   dtype: {via: "--dtype {}", values: [float32, bfloat16], default: float32, numerics: rounding}
   omp_schedule: {via: env OMP_SCHEDULE, values: [static, dynamic], default: static, numerics: exact}
   tf32: {via: "--tf32", numerics: rounding}      # a switch: present or absent
+  width: {via: "model.width={}", values: [64, 128]}   # Hydra; also "--flag={}" and "--set flag {}"
 ```
 
-Without `via`, the value replaces the knob's name in braces in the command: `python train.py --width {width}`.
+Without `via`, the value replaces the knob's name in braces in the command: `python train.py --width {width}`; `values`
+and `default` are required then.
 No shell interprets the value. `true` and `false` are booleans; quote them to pass the words, and
 a number to keep its spelling.
 """
@@ -110,28 +112,29 @@ def render() -> str:
 
 
 def write_page(
-    module: str, render: Callable[[], str], arguments: Sequence[str] | None = None
+    module: str, render: Callable[[str], str], arguments: Sequence[str] | None = None
 ) -> int:
     """Command line shared by all generated pages: ``python -m module [--check] FILE`` writes the
-    page, or checks that it is up to date. Returns the exit code: 0, 1 (out of date) or 2 (usage
-    error)."""
+    page, or checks that it is up to date. ``render`` gets the page as it is. Returns the exit code:
+    0, 1 (out of date) or 2 (usage error)."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     files = [Path(w) for w in words if w != "--check"]
     if len(files) != 1:
         print(f"usage: python -m {module} [--check] FILE", file=sys.stderr)
         return 2
-    text = render()
+    page = files[0].read_text(encoding="utf-8") if files[0].is_file() else ""
+    text = render(page)
     if "--check" not in words:
         files[0].write_text(text, encoding="utf-8")
         return 0
-    if files[0].is_file() and files[0].read_text(encoding="utf-8") == text:
+    if page == text:
         return 0
     print(f"{files[0]} is out of date: run python -m {module} {files[0]}", file=sys.stderr)
     return 1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return write_page("autotune_spaces.docs", render, arguments)
+    return write_page("autotune_spaces.docs", lambda _: render(), arguments)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from ray_runs import bench_on, guarded, left_behind, make_job, meanwhile, pids_in, wait_until
 from simulated_nodes import Nodes
 
+from autotune.executors.cluster import executor
 from autotune.job.configs import key_of
 from autotune.results import Trial
 from autotune.stages.context import RunContext
@@ -262,6 +264,38 @@ def test_shares_of_a_node_and_a_resource_that_marks_nodes(nodes, tmp_path: Path)
         assert not set(slots[0].facts.cores) & set(slots[1].facts.cores)
         trials = all_there(search(context, observe(context)))
         assert {t.node for t in trials} == {slot.node for slot in slots}
+
+
+HOLDER = """
+import sys, time, ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
+ray.init(address=sys.argv[1], log_to_driver=False)
+first = next(n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get("CPU"))
+hold = ray.remote(num_cpus=1)(lambda: time.sleep(300))
+hold.options(scheduling_strategy=On(first, soft=False)).remote()
+while ray.available_resources().get("CPU", 0.0) != 1.0:
+    time.sleep(0.1)
+print(first, flush=True)
+time.sleep(300)
+"""
+
+
+def test_a_node_that_somebody_else_uses_is_passed_over(
+    nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "BUSY_S", 3.0)
+    nodes.only(2)
+    command = [sys.executable, "-c", HOLDER, nodes.address]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            held = holder.stdout.readline().strip()
+            with bench_on(job(tmp_path, nodes, more=", slots: 1")) as context:
+                (slot,) = context.executor.lanes()
+                assert held and slot.place.node_id != held
+                wait_until(lambda: context.executor.lanes() and not context.executor._starting)
+        finally:
+            holder.kill()
 
 
 def test_a_directory_on_a_shared_file_system(nodes, tmp_path: Path) -> None:

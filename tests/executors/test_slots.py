@@ -26,6 +26,7 @@ from autotune.executors.cluster.executor import RayExecutor
 from autotune.executors.cluster.lane import Slot
 from autotune.executors.cluster.likeness import largest_group, unlike
 from autotune.executors.cluster.places import Place, groups, places
+from autotune.job import package
 from autotune.job.load import load_job
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.topology import Topology
@@ -88,6 +89,8 @@ def test_a_resource_marks_nodes() -> None:
         ("a-aaaaaa.1", 16.0, 2.0),
     ]
     assert found({"resource": "tuning", "cpus_per_slot": 24}, *nodes) == [("a-aaaaaa", 24, 4.0)]
+    several = {"resource": "tuning", "nodes_per_slot": 2}
+    assert found(several, *nodes) == [("a-aaaaaa", 32.0, 4.0)], "whole nodes"
 
 
 def test_slots_of_two_nodes_are_of_one_kind_and_stay_as_long_as_their_nodes_do() -> None:
@@ -217,7 +220,7 @@ def test_what_a_submitted_job_was_shipped_with_is_not_shipped_again(
     (tmp_path / "job").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(
-        workdir.JOB_CONFIG, json.dumps({"runtime_env": {"working_dir": "gcs://package.zip"}})
+        package.JOB_CONFIG, json.dumps({"runtime_env": {"working_dir": "gcs://package.zip"}})
     )
     assert workdir.runtime_environment(tmp_path / "job", tmp_path / "run", Path("unused")) == {}
     assert workdir.inside_shipped(tmp_path / "job") == "job"
@@ -227,12 +230,19 @@ def test_what_a_submitted_job_was_shipped_with_is_not_shipped_again(
 
 def test_a_directory_is_known_by_its_files(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("a")
-    first = workdir.digest_of(tmp_path)
+    first = workdir.files_in(tmp_path)
+    assert not workdir.same_files(tmp_path, None), "it cannot be read there"
     (tmp_path / "mlflow.db").write_text("ours")
     (tmp_path / ".hidden").write_text("x")
-    assert workdir.digest_of(tmp_path) == first
+    assert workdir.same_files(tmp_path, first)
+    with open(tmp_path / "tune.log", "w") as redirected:
+        redirected.write("slot a is ready")
+        redirected.flush()
+        assert workdir.same_files(tmp_path, first), "our own output"
+    assert not workdir.same_files(tmp_path, first)
+    os.remove(tmp_path / "tune.log")
     os.utime(tmp_path / "train.py", (1, 1))
-    assert workdir.digest_of(tmp_path) != first
+    assert not workdir.same_files(tmp_path, first)
 
 
 def test_nobody_answers_there(tmp_path: Path) -> None:

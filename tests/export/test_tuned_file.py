@@ -1,6 +1,7 @@
 """tuned.yaml: it reads back as written, contains no secrets, and errors name their line."""
 
 import dataclasses
+import json
 import os
 import re
 import subprocess
@@ -22,6 +23,7 @@ from autotune.export.tuned import (
     to_yaml,
     write_tuned,
 )
+from autotune.job.package import JOB_CONFIG
 from autotune.job.spec import ExecutorSpec, JobSpec
 from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Result
 from autotune_spaces.base import SearchSpace
@@ -212,6 +214,22 @@ def test_a_result_becomes_a_file_and_comes_back(tmp_path: Path) -> None:
     assert "1.50x faster (1.40 to 1.60)" in path.read_text()
     # includes the learning rate that the batch size was proven with
     assert 'group["lr"] *= (64 / 32) ** 0.5' in FORMATS["python"].write(load_tuned(path))
+
+
+def test_where_a_submitted_job_ran_is_seen_from_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray deletes the directory there; the file comes back, with MLflow."""
+    shipped = {"runtime_env": {"working_dir": "gcs://package.zip"}}
+    monkeypatch.setenv(JOB_CONFIG, json.dumps(shipped))
+    package = tmp_path / "_ray_pkg_0123"
+    job = dataclasses.replace(
+        spec(package / "code"), workdir=package / "code", source=package / "job.yaml"
+    )
+    home = tmp_path / "home"
+    home.mkdir()
+    write_tuned(build_tuned(result({"num_workers": 2}), job), home / "tuned.yaml")
+    assert load_tuned(home).workdir == home / "code"
 
 
 def test_variables_that_decide_how_fast_it_is_are_kept(

@@ -239,6 +239,11 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
         2,
         ("would undo what the others write", "slots: 1"),
     ),
+    "executor-ray-gpus-by-env": (
+        GOOD + "env: {CUDA_VISIBLE_DEVICES: '0'}\nexecutor:\n  ray: {gpus_per_slot: 1}\n",
+        2,
+        ("together with gpus_per_slot", "leave out CUDA_VISIBLE_DEVICES"),
+    ),
     "executor-ray-nodes": (
         GOOD + "executor:\n  ray: {nodes_per_slot: 2}\n",
         1,

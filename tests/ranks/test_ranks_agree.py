@@ -120,6 +120,8 @@ def test_every_machine_of_a_job_counts() -> None:
     }
     merged = merge_windows(windows, jobs)
     assert (merged.foreign_load, merged.joules) == (0.7, (10.0,))
+    windows[2] = dataclasses.replace(windows[2], joules=())
+    assert merge_windows(windows, jobs).joules == (), "the other machine's cannot be read"
 
 
 def test_an_error_names_its_rank_unless_it_is_everyones() -> None:

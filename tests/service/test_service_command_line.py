@@ -11,9 +11,10 @@ import shutil
 import ssl
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -453,6 +454,50 @@ def test_a_cluster_that_is_still_starting_is_asked_again(
         == 0
     )  # type: ignore[attr-defined]
     assert asked == capsys.readouterr().out.split() * 2, "one run, whose ID is printed once"
+
+
+def test_without_gpus_a_whole_node_is_reserved_all_the_same(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from autotune.cli.submit import _reserve
+    from autotune.job.load import load_job
+    from autotune.service.cluster import Cluster
+    from autotune.service.submission import Reserve
+
+    monkeypatch.setattr(Cluster, "client", lambda self: None)
+    monkeypatch.setattr(Cluster, "nodes", lambda self: [{"CPU": 8.0, "GPU": 2.0}, {"CPU": 64.0}])
+    cluster, spec = Cluster("http://127.0.0.1:9", "--address"), load_job(job, check=False)
+    assert _reserve(cluster, spec, None, 0.0, ask=True) == Reserve(64.0, 0.0, hides_gpus=True)
+    assert _reserve(cluster, spec, 0.0, 0.0, ask=True) == Reserve(hides_gpus=True)
+    assert _reserve(cluster, spec, None, None, ask=True) == Reserve(8.0, 2.0)
+    assert _reserve(cluster, spec, None, 1.0, ask=True) == Reserve(0.0, 1.0)
+
+
+def test_a_log_is_followed_on_after_its_connection_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    from autotune.service import runs
+    from autotune.service.cluster import Cluster
+
+    connections = [["one\n", "tw"], ["one\ntwo\nthr"], ["one\n", "two\n", "three\n"]]
+    made: list[int] = []
+
+    class Client:
+        async def tail_job_logs(self, id: str) -> AsyncIterator[str]:
+            made.append(len(made))
+            for text in connections[made[-1]]:
+                yield text
+            if made[-1] == 0:
+                raise RuntimeError("WebSocket connection closed unexpectedly with close code 1006")
+
+    def find(self: runs.Runs, id: str) -> SimpleNamespace:
+        return SimpleNamespace(ended=len(made) == 3)
+
+    monkeypatch.setattr(runs.Runs, "__init__", lambda self: None)
+    monkeypatch.setattr(runs.Runs, "find", find)
+    monkeypatch.setattr(runs, "CLOSING_S", 0.0)
+    there, shown = runs.Runs(), []
+    there.cluster, there._client = Cluster("http://127.0.0.1:9", "--address"), Client()
+    assert there.follow("tiny-1", shown.append).ended
+    assert "".join(shown) == "one\ntwo\nthree\n" and len(made) == 3
 
 
 def test_a_cluster_that_never_has_started_says_so(

@@ -17,7 +17,7 @@ from autotune.service.submission import DIRECTORY_KEY, Reserve, Submission, job_
 
 ECHO = """#!/usr/bin/env python3
 import json, os, sys
-names = {"threads": "OMP_NUM_THREADS", "submission": "AUTOTUNE_SUBMISSION", "gpus": "CUDA_VISIBLE_DEVICES"}
+names = {"threads": "OMP_NUM_THREADS", "submission": "AUTOTUNE_SUBMISSION", "name": "AUTOTUNE_JOB_NAME", "gpus": "CUDA_VISIBLE_DEVICES"}
 seen = {word: os.environ.get(name) for word, name in names.items()}
 print(json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), **seen}))
 """
@@ -67,6 +67,23 @@ def test_the_words_arrive_as_they_are(name: str, tmp_path: Path) -> None:
         f"autotune-runs/{submission.id}",
     ]
     assert seen["threads"] is None and seen["submission"] == submission.id
+
+
+def test_a_job_without_a_name_is_called_after_its_folder_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray's folder for it has another name."""
+    file = job_in(tmp_path / "my digits")
+    file.write_text("command: python train.py\n")
+    spec = load_job(file, check=False)
+    name = told(prepare(spec, None, Reserve()), file.parent, tmp_path)["name"]
+    assert name == spec.name == "my-digits"
+    monkeypatch.setenv("AUTOTUNE_JOB_NAME", str(name))
+    there = job_in(tmp_path / "_ray_pkg_1")
+    assert load_job(there, check=False).name == "tiny"
+    there.write_text("command: python train.py\n")
+    assert load_job(there, check=False).name == "my-digits"
+    assert "AUTOTUNE_JOB_NAME" not in os.environ
 
 
 def test_runs_lie_where_the_service_says(tmp_path: Path) -> None:

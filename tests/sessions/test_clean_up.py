@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from session_paths import PYTHONPATH
@@ -268,13 +269,16 @@ def test_the_next_start_sweeps_what_is_left_when_both_are_killed(tuner):
     assert not socket.parent.exists()
 
 
-def test_marks_of_other_pid_namespaces_are_never_judged():
+def test_marks_of_other_machines_and_pid_namespaces_are_never_judged(monkeypatch):
     ours = process_tags.new_mark()
     assert not process_tags.is_stale(ours)
     dead = re.sub(r"^(\d+)-\d+-", r"\g<1>-4194303-", ours)
     assert process_tags.is_stale(dead)
     assert not process_tags.is_stale(re.sub(r"^\d+", "1", dead))
     assert not process_tags.is_stale("something else")
+    uname = SimpleNamespace(nodename="another-machine")
+    monkeypatch.setattr(os, "uname", lambda: uname)  # whose first namespace has the same number
+    assert not process_tags.is_stale(dead)
 
 
 def test_ctrl_c_at_the_terminal_does_not_reach_the_job(make_session, tmp_path):

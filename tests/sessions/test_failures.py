@@ -302,7 +302,7 @@ def test_stack_dumps_leave_a_handler_of_the_job_alone(make_session, tmp_path):
 @pytest.mark.parametrize(
     ("argv", "cause", "remedy"),
     [
-        (["true"], "no Python process", "autotune.step("),
+        (["true"], "no Python process", "Give the training command itself"),
         (
             [sys.executable, "-I", "-c", "pass"],
             "-I makes Python ignore",
@@ -323,7 +323,7 @@ def test_stack_dumps_leave_a_handler_of_the_job_alone(make_session, tmp_path):
             "env -i starts the job without the environment variables",
             "the command that env -i runs",
         ),
-        ([sys.executable, "-c", "print('-I')"], "never imported torch", "autotune.step("),
+        ([sys.executable, "-c", "print('-I')"], "never imported torch", "Only PyTorch jobs"),
     ],
 )
 def test_a_job_that_cannot_be_hooked_is_told_why_and_what_to_do(make_session, argv, cause, remedy):

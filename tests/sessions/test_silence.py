@@ -52,6 +52,11 @@ def test_a_step_that_sleeps_for_ever_is_found_in_a_fixed_run(make_session):
 
 PAUSES = {
     "computes": "while step == 20 and time.monotonic() < started + 4: pass",
+    "waits for a program of its own, which computes": (
+        "import subprocess, sys; step == 20 and subprocess.run("
+        "[sys.executable, '-c', 'import time; t = time.time()\\nwhile time.time() < t + 4: pass'],"
+        " env={})"
+    ),
     "sleeps as it did before": "time.sleep({6: 0.4, 20: 5}.get(step, 0))",
 }
 

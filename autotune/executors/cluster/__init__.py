@@ -8,6 +8,5 @@ A slot of several nodes has an Outpost on each of the others, whose part of the 
 to the slot's own (multinode/).
 
 Ray does what it is good at: knowing the machines, reserving a slot on one for us alone, starting a
-process there, carrying answers, and noticing that a machine is gone. docs/ray.md says why Ray Tune
-is not used.
+process there, carrying answers, and noticing that a machine is gone.
 """

@@ -43,7 +43,8 @@ class SlotFacts:
     pid: int
     machine: Machine
     version: str  # of autotune there
-    files: str  # digest of the working directory's own files, where it is shared
+    # the working directory's own files, where it is shared (workdir.files_in)
+    files: Mapping[str, tuple[int, int]] | None
     cores: tuple[int, ...]
     others: tuple[SlotFacts, ...] = ()  # of its other nodes
 

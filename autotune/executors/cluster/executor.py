@@ -6,6 +6,8 @@ look ──▶ places the nodes have ──▶ an actor for each ──▶ like 
 
 from __future__ import annotations
 
+import itertools
+import sys
 import threading
 import time
 from collections import Counter
@@ -25,7 +27,7 @@ from autotune.executors.cluster.head import Head
 from autotune.executors.cluster.lane import SLOT_END_S, Sessions, Slot
 from autotune.executors.cluster.likeness import largest_group, unlike
 from autotune.executors.cluster.places import Place, groups, places
-from autotune.executors.cluster.workdir import digest_of, enter_again, inside_shipped
+from autotune.executors.cluster.workdir import enter_again, inside_shipped, same_files
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
 from autotune_spaces.facts import Machine
@@ -36,6 +38,7 @@ LOOK_S = 2.0  # between two looks at the nodes
 GATHER_S = 10.0
 # for slots to end by themselves when the head is gone: Ray will soon end this process
 HEADLESS_S = 8.0
+BUSY_S = 30.0  # a start that takes longer may be waiting for a node that is in use
 PATIENCE_S = 300.0  # without any slot, before the run is given up
 MOST_STARTS = 3  # consecutive starts of a slot's process that end without a finished session
 MOST_LOST = 3  # consecutive slots that one fixed run may lose
@@ -50,6 +53,7 @@ class Starting:
 
     actors: Actors
     facts: Any  # reference to its SlotFacts
+    since_s: float
 
 
 def open_executor(
@@ -217,7 +221,10 @@ class RayExecutor(Executor):
             if not (self._used or self._starting or self._waiting) and (
                 self._out or time.monotonic() - self._seen_s > GATHER_S
             ):
-                raise self._no_slot()
+                with self._turn, self._head.told():
+                    self._look()  # at places that were not asked while others were
+                if not (self._starting or self._waiting):
+                    raise self._no_slot()
             time.sleep(0.2)
             with self._turn, self._head.told():
                 self._collect()
@@ -243,13 +250,18 @@ class RayExecutor(Executor):
         # it would wait for a lost node and hold its other nodes
         for place in [place for place in self._starting if place not in there]:
             self._starting.pop(place).actors.end()
-        wanted = self._options.get("slots")
-        most = wanted if isinstance(wanted, int) else len(there)
-        for place in there:
-            taken = self._taken()
-            if place not in taken and place not in self._out and len(taken) < most:
-                self._start(place)
+        # places that somebody else uses answer when they become free: others are asked, too
+        asked = sum(self._looked_s - s.since_s < BUSY_S for s in self._starting.values())
+        free = (place for place in there if place not in {*self._taken(), *self._out})
+        for place in itertools.islice(free, max(0, self._wanted() - asked)):
+            self._start(place)
         self._collect()
+
+    def _wanted(self) -> int:
+        """How many more slots are wanted than have started."""
+        most = self._options.get("slots") or sys.maxsize
+        assert isinstance(most, int)
+        return most - len(self._slots) - len(self._waiting)
 
     def _places(self, nodes: Sequence[Mapping[str, Any]]) -> list[Place]:
         found, size = list(places(nodes, self._options)), self._options.get("nodes_per_slot") or 1
@@ -266,7 +278,7 @@ class RayExecutor(Executor):
             self._leave_out(place, f"its process ended {MOST_STARTS} times")
             return
         asked = actors.start(place, self.spec, self._inside, self._run_dir)
-        self._starting[place] = Starting(asked, asked.slot.describe.remote())
+        self._starting[place] = Starting(asked, asked.slot.describe.remote(), time.monotonic())
 
     def _collect(self) -> None:
         """Take slots that have started, and handle starts that have failed."""
@@ -275,6 +287,10 @@ class RayExecutor(Executor):
 
         for place, starting in list(self._starting.items()):
             ready, _ = ray.wait([starting.facts], timeout=0)
+            if self._wanted() <= 0:  # another place was free first
+                self._starting.pop(place).actors.end()
+                self._starts[place] -= 1
+                continue
             if not ready:
                 continue
             del self._starting[place]
@@ -329,7 +345,7 @@ class RayExecutor(Executor):
         assert self.like is not None
         if facts.version != __version__:
             return f"autotune {facts.version} there, {__version__} here"
-        if self._inside is None and facts.files != digest_of(self.spec.workdir):
+        if self._inside is None and not same_files(self.spec.workdir, facts.files):
             return f"{self.spec.workdir} is not the same directory there as here"
         return unlike(self.like, facts.machine)
 

@@ -80,7 +80,7 @@ def groups(there: Iterable[Place], size: int, held: Iterable[Place]) -> Iterator
 
 
 def slots_of(has: Mapping[str, float], options: Mapping[str, Any]) -> int:
-    """How many slots a node with these resources has."""
+    """How many slots a node with these resources has; at most one if a slot has several nodes."""
     counts = []
     for option, key in (("gpus_per_slot", "GPU"), ("cpus_per_slot", "CPU")):
         if options.get(option):
@@ -89,4 +89,5 @@ def slots_of(has: Mapping[str, float], options: Mapping[str, Any]) -> int:
         counts.append(int(has.get(options["resource"], 0.0)))
     if counts and has.get("GPU"):  # Ray hides no GPU from an actor that reserves none
         counts.append(int(has["GPU"]))
-    return min(counts) if counts else int(has.get("CPU", 0.0) >= 1)
+    count = min(counts) if counts else int(has.get("CPU", 0.0) >= 1)
+    return min(count, 1) if (options.get("nodes_per_slot") or 1) != 1 else count

@@ -25,7 +25,7 @@ from autotune.executors.base import FixedRun, LiveSession
 from autotune.executors.cluster import guard
 from autotune.executors.cluster.answers import CHUNK_BYTES, Answer, SlotFacts, answered, relocated
 from autotune.executors.cluster.places import Place
-from autotune.executors.cluster.workdir import digest_of
+from autotune.executors.cluster.workdir import files_in
 from autotune.executors.local import LocalExecutor
 from autotune.executors.side_effects import NOTICED, own_places
 from autotune.export.fingerprint import here
@@ -61,7 +61,7 @@ class Slot:
         guard.clean_up_after_others()
         self._scratch = guard.new_scratch()
         guard.start(self._scratch)
-        if place.of > 1 and hasattr(os, "sched_setaffinity"):
+        if place.of > 1:
             os.sched_setaffinity(0, place.cores(topology.read().in_order(os.sched_getaffinity(0))))
         self._home = spec.workdir
         work = spec.workdir if inside is None else self._copy(inside)
@@ -81,10 +81,10 @@ class Slot:
         )
 
     def describe(self) -> SlotFacts:
-        cores = tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+        cores = tuple(sorted(os.sched_getaffinity(0)))
         environment = {**os.environ, **self._spec.env}
         machine = here(self._spec.command, environment, self._spec.workdir)
-        files = digest_of(self._spec.workdir) if self._spec.workdir == self._home else ""
+        files = files_in(self._spec.workdir) if self._spec.workdir == self._home else None
         return SlotFacts(os.getpid(), machine, __version__, files, cores, self._others())
 
     def _others(self) -> tuple[SlotFacts, ...]:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from autotune.errors import InputError
-from autotune.job.package import survey
+from autotune.executors.side_effects import is_one_of, open_files
+from autotune.job.package import shipped_with_job, survey
 
-# set if this process is itself the entry point of a submitted job
-JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 REMEDY = (
     "list what the nodes do not need in .rayignore, or put the directory on a shared file system"
     " and set executor: {ray: {workdir: shared}}"
@@ -70,15 +67,6 @@ def inside_shipped(workdir: Path) -> str:
         ) from None
 
 
-def shipped_with_job() -> bool:
-    try:
-        config = json.loads(os.environ.get(JOB_CONFIG) or "{}")
-    except ValueError:
-        return False
-    environment = config.get("runtime_env") if isinstance(config, Mapping) else None
-    return bool(isinstance(environment, Mapping) and environment.get("working_dir"))
-
-
 def enter_again(directory: Path) -> None:
     """Change to ``directory``, where this process started as a submitted job, by its name.
 
@@ -89,18 +77,29 @@ def enter_again(directory: Path) -> None:
         os.chdir(directory)
 
 
-def digest_of(workdir: Path) -> str:
-    """Tells directories of the same name apart: a digest of the files directly in it.
-
-    Names, sizes and times count. Hidden files and our own output change meanwhile, and do not. "":
-    it cannot be read.
+def files_in(workdir: Path) -> dict[str, tuple[int, int]] | None:
+    """Name -> size and time of the files directly in ``workdir``, which tell directories of the
+    same name apart. Hidden files and our own output change meanwhile, and are left out. None: it
+    cannot be read.
     """
     try:
-        entries = sorted(
-            (entry.name, entry.stat().st_size, int(entry.stat().st_mtime))
+        return {
+            entry.name: (entry.stat().st_size, int(entry.stat().st_mtime))
             for entry in os.scandir(workdir)
             if entry.is_file() and not entry.name.startswith((".", "mlflow"))
-        )
+        }
     except OSError:
-        return ""
-    return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+        return None
+
+
+def same_files(workdir: Path, there: Mapping[str, tuple[int, int]] | None) -> bool:
+    """Whether ``there``, the files in a directory of this name on another node, are those here.
+    Files that this process has open do not count: its own output may be redirected to one.
+    """
+    here, mine = files_in(workdir), open_files()
+    if here is None or there is None:
+        return False
+    return all(
+        here.get(name) == there.get(name) or is_one_of(workdir / name, mine)
+        for name in here.keys() | there.keys()
+    )

@@ -43,6 +43,8 @@ class Postmortem:
         self._masks = masks
         # with ranks on other machines: why one of these is lost; "": none is
         self.lost_machine: Callable[[], str] = lambda: ""
+        # and how the command on one of these ended; None: all go on
+        self.ended_elsewhere: Callable[[], classify.Diagnosis | None] = lambda: None
 
     def begin(self) -> None:
         """Start counting OOM kills; called just before the command starts."""
@@ -122,6 +124,9 @@ class Postmortem:
         """Ranks report errors of the job; one is the cause, the others are consequences."""
         cause = ranks.first_cause(errors)
         if cause is None or cause.kind == "restart":
+            elsewhere = self.ended_elsewhere()
+            if elsewhere is not None and elsewhere.kind in ("oom", "killed"):
+                return self.found(elsewhere)  # no log here says so
             happened = (
                 cause.text
                 if cause is not None

@@ -105,14 +105,12 @@ def merge_windows(by_rank: Mapping[int, Window], jobs: Mapping[int, JobFacts]) -
         return first
     device, machines = jobs[min(jobs)].device, _by_machine(by_rank, jobs)
     memory = [w.peak_memory_gib for w in windows]
+    # CPU ranks of a machine read the same counters
+    joules = [w.joules for w in (windows if device == "cuda" else [m[0] for m in machines])]
     return replace(
         first,
         samples=_added(first.samples, [by_rank[r].samples for r in _counting(by_rank, jobs)]),
-        # CPU ranks of a machine read the same counters
-        joules=_added(
-            first.joules,
-            [w.joules for w in (windows if device == "cuda" else [m[0] for m in machines])],
-        ),
+        joules=_added(first.joules, joules) if all(joules) else (),  # of all machines, or none
         peak_memory_gib=max(memory) if device == "cuda" else sum(memory),
         cpu_pressure=max(w.cpu_pressure for w in windows),
         # each rank sees the session processes of all ranks on its machine

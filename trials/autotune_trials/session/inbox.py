@@ -109,7 +109,5 @@ def _is_ours(caller: socket.socket) -> bool:
     """Whether the peer runs as this user. A second safeguard, should the socket's directory become
     accessible to other users.
     """
-    if not hasattr(socket, "SO_PEERCRED"):  # not Linux
-        return True
     credentials = caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1]) == os.geteuid()

@@ -154,7 +154,7 @@ class Session:
             self.command,
             self.board,
             self.postmortem,
-            Work(self.mark),
+            Work(self._tree),
             pace or SlowestGap(),
             hang_timeout_s=hang_timeout_s,
             shortest_hang_s=shortest_hang_s,

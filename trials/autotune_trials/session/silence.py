@@ -12,9 +12,10 @@ is judged by its own pace, which exists only once it has trained.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection
 
 from autotune_trials.protocol.messages import PROGRESS_S
-from autotune_trials.supervisor import process_tags, procfs
+from autotune_trials.supervisor import procfs
 
 GAPS = 50  # a silence this many times the slowest gap so far is no longer just a slow iteration
 SHORTEST_S = 15.0  # shorter is no hang: a disk may spin up, a network share may respond late
@@ -60,8 +61,8 @@ class Work:
     check takes CPU time from the job.
     """
 
-    def __init__(self, mark: str) -> None:
-        self._mark = mark
+    def __init__(self, processes: Callable[[], Collection[int]]) -> None:
+        self._processes = processes
         self._seen: tuple[float, float] | None = None  # (when, CPU seconds so far)
 
     def begin(self) -> None:
@@ -86,8 +87,10 @@ class Work:
         return False
 
     def cpu_s(self) -> float:
-        """CPU seconds that the living processes of the session have used."""
-        return sum(stat[3] for stat in self._stats())
+        """CPU seconds that the session's processes have used, with those of children that have
+        ended.
+        """
+        return sum(stat[3] + stat[4] for stat in self._stats())
 
     def _only_waits(self) -> bool:
         """Whether no process is running (a busy machine may give it little CPU) or waiting for a
@@ -97,7 +100,7 @@ class Work:
         return bool(stats) and not any(stat[0] in "RD" for stat in stats)
 
     def _stats(self) -> list[tuple[str, int, int, float, float]]:
-        stats = (procfs.stat_of(pid) for pid in process_tags.marked(self._mark))
+        stats = map(procfs.stat_of, self._processes())
         return [stat for stat in stats if stat is not None]
 
 

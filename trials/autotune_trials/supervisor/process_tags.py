@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import time
+import zlib
 
 from autotune_trials.supervisor.procfs import alive, all_pids, send, stat_of
 
@@ -18,24 +19,28 @@ SWEEP_S = 5.0
 
 
 def new_mark() -> str:
-    """A new session mark: the tuner's pid namespace, pid and start time, plus a random part."""
+    """A new session mark: where the tuner runs, its pid and start time, plus a random part."""
     stat = stat_of(os.getpid())
-    return f"{_namespace()}-{os.getpid()}-{stat[2] if stat else 0}-{os.urandom(4).hex()}"
+    return f"{_place()}-{os.getpid()}-{stat[2] if stat else 0}-{os.urandom(4).hex()}"
 
 
-def _namespace() -> str:
+def _place() -> str:
+    """A number for this machine and pid namespace: machines may share a temporary directory, and
+    number their namespaces alike.
+    """
     try:
-        return re.sub(r"\D", "", os.readlink("/proc/self/ns/pid")) or "0"
+        namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
-        return "0"
+        namespace = ""
+    return str(zlib.crc32(f"{os.uname().nodename} {namespace}".encode()))
 
 
 def is_stale(mark: str) -> bool:
-    """True if the tuner that made ``mark`` is gone; always False for another pid namespace (a
-    container).
+    """True if the tuner that made ``mark`` is gone; always False for another machine or pid
+    namespace (a container).
     """
     found = re.fullmatch(r"(\d+)-(\d+)-(\d+)-[0-9a-f]+", mark)
-    if found is None or found.group(1) != _namespace():
+    if found is None or found.group(1) != _place():
         return False
     stat = stat_of(int(found.group(2)))
     return stat is None or stat[0] in "ZX" or str(stat[2]) != found.group(3)

@@ -5,15 +5,18 @@ The slot starts, relays and ends its part of each session (spread.py).
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from autotune.executors.cluster.answers import Answer
+from autotune.executors.cluster.answers import Answer, relocated
 from autotune.executors.cluster.slot import Slot
 from autotune.executors.local import LocalExecutor, finish
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
-from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.protocol.messages import JobError, SessionConfig
 from autotune_trials.session.remote_session import Heard
 from autotune_trials.session.remote_session import Outpost as Session
 
@@ -30,6 +33,10 @@ class Outpost(Slot):
     """Runs its node's part of one session at a time."""
 
     _session: Session | None = None
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._turn = threading.Lock()  # the next session begins when the last one has ended
 
     def _executor(self, spec: JobSpec, own: tuple[Path, ...]) -> LocalExecutor:
         return OutpostExecutor(spec, self._scratch, own=own)
@@ -49,10 +56,21 @@ class Outpost(Slot):
             session.start()
             self._session = session
 
-        return self._told(do, "")
+        with self._turn:
+            return self._told(do, "")
 
     def take(self, patience_s: float) -> Heard | None:
-        return self._session.take(patience_s) if self._session is not None else None
+        session = self._session
+        heard = session.take(patience_s) if session is not None else None
+        if heard is None:
+            return None
+        names = {str(self._spec.workdir): str(self._home)}
+        messages = [
+            (rank, relocated(message, names) if isinstance(message, JobError) else message)
+            for rank, message in heard.messages
+        ]
+        ended = None if heard.ended is None else relocated(heard.ended, names)
+        return replace(heard, messages=messages, ended=ended)
 
     def give(self, number: int, line: bytes) -> None:
         if self._session is not None:
@@ -60,10 +78,11 @@ class Outpost(Slot):
 
     def end(self) -> int:
         """End the session; returns the size of its packed directory in bytes."""
-        if self._session is not None:
-            finish(self._session)
-            self._session = None
-        return self._packed()
+        with self._turn:
+            session, self._session = self._session, None
+            if session is not None:
+                finish(session)
+            return self._packed()
 
     def answers(self) -> bool:
         """Return True: the node is there."""

@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from autotune.executors.cluster.answers import first_line
 from autotune_trials.diagnosis.classify import Diagnosis
-from autotune_trials.protocol.messages import dump
+from autotune_trials.protocol.messages import JobError, dump
 from autotune_trials.session.remote_session import Heard
 
 TAKE_S = 1.0  # how long a question to the outpost waits; close() waits for a question to end
@@ -65,6 +67,8 @@ class Relay:
             if number in self._ranks:
                 _shut(self._ranks.pop(number))
             return
+        if isinstance(message, JobError):  # its time was of another machine's clock
+            message = replace(message, at_s=time.monotonic())
         if number not in self._ranks:
             self._ranks[number] = rank = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             rank.connect(self._address)

@@ -43,6 +43,7 @@ class SpreadSession(Session):
         """Run on those nodes, too; called before the session is started."""
         self.outposts = outposts
         self.postmortem.lost_machine = outposts.check
+        self.postmortem.ended_elsewhere = outposts.ended
         self.waiting.check_elsewhere = self._check_outposts
 
     def start(self) -> None:

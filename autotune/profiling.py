@@ -6,15 +6,22 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from autotune.disk import told_of_the_disk
-
-if TYPE_CHECKING:
-    from autotune.explain.nsight import Tool
-    from autotune.job.spec import JobSpec
-    from autotune.results import Profile
-    from autotune_spaces.base import Value
+from autotune.executors.side_effects import summary
+from autotune.explain.nsight import Tool
+from autotune.job.spec import JobSpec
+from autotune.journal import Journal, clock
+from autotune.report.profile import status, write_profile
+from autotune.report.terminal.plain import open_progress
+from autotune.results import Profile
+from autotune.run_directory import move_aside
+from autotune.running import open_executor
+from autotune.stages.context import RunContext
+from autotune.stages.profile import explain_alone
+from autotune.tracking import Tracker
+from autotune.tuner import environment
+from autotune_spaces.base import Value
 
 
 def profile_job(
@@ -34,18 +41,6 @@ def profile_job(
         BaselineError, HookError: the job fails, or the agent cannot get in.
         InputError: the disk is full, or read-only.
     """
-    from autotune.executors.side_effects import summary
-    from autotune.journal import Journal, clock
-    from autotune.report.profile import status, write_profile
-    from autotune.report.terminal.plain import open_progress
-    from autotune.results import Profile
-    from autotune.run_directory import move_aside
-    from autotune.running import open_executor
-    from autotune.stages.context import RunContext
-    from autotune.stages.profile import explain_alone
-    from autotune.tracking import Tracker
-    from autotune.tuner import environment
-
     began = time.monotonic()
     move_aside(directory, "--out")
     journal = Journal(directory / "journal.jsonl", clock())

@@ -9,21 +9,37 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING
 
 from autotune.disk import told_of_the_disk
 from autotune.errors import BaselineError, HookError, InputError, Interrupted
-from autotune_spaces.codec import encode
+from autotune.executors import executor_for
+from autotune.executors.base import Executor
+from autotune.executors.side_effects import summary
+from autotune.explain.nsight import Tool
+from autotune.export.fingerprint import compared, here
+from autotune.export.tuned import build_tuned, write_tuned
+from autotune.history.mlflow_store import RECORD
+from autotune.history.store import Store, StoreError, own_path
+from autotune.history.use import open_history
+from autotune.job.sources import changed, digests
+from autotune.job.spec import JobSpec
+from autotune.journal import Journal, clock
+from autotune.objectives import BETTER
+from autotune.report.page.html import write_report
+from autotune.report.plots.loss import write_loss_plot
+from autotune.report.plots.waterfall import write_waterfall_plot
+from autotune.report.progress import Progress
+from autotune.report.result_file import load_result, write_findings, write_result
+from autotune.report.terminal.plain import open_progress
+from autotune.results import Observation, Result
+from autotune.run_directory import check_ours, move_aside
+from autotune.stages.context import RunContext, Stop, interrupted
+from autotune.tracking import open_tracker, preflight, records
+from autotune.tracking.base import Tracker
+from autotune.tuner import tune
+from autotune.words import config_words, factor_words
+from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish
-
-if TYPE_CHECKING:
-    from autotune.executors.base import Executor
-    from autotune.explain.nsight import Tool
-    from autotune.job.spec import JobSpec
-    from autotune.journal import Journal
-    from autotune.report.progress import Progress
-    from autotune.results import Result
-    from autotune.tracking.base import Tracker
 
 FINISHED = (
     "--fresh runs it again (proving the recorded answer, if there is one); --fresh --no-history"
@@ -69,17 +85,6 @@ def _tune_job(
     history: bool,
     store: Path | None,
 ) -> Result:
-    from autotune.executors.side_effects import summary
-    from autotune.history.mlflow_store import RECORD
-    from autotune.history.use import open_history
-    from autotune.journal import Journal, clock
-    from autotune.report.result_file import load_result, write_result
-    from autotune.report.terminal.plain import open_progress
-    from autotune.run_directory import check_ours, move_aside
-    from autotune.stages.context import RunContext, Stop, interrupted
-    from autotune.tracking import open_tracker, preflight, records
-    from autotune.tuner import tune
-
     history = history and spec.remembered
     if not fresh:
         check_ours(run_dir)
@@ -180,8 +185,6 @@ def _its_end_on_record(tracker: Tracker) -> Iterator[None]:
 
     Otherwise the study looks as if the run were still going on.
     """
-    from autotune.tracking import records
-
     try:
         yield
     except BaseException as error:
@@ -205,10 +208,6 @@ def open_executor(
     Raises:
         InputError: see :func:`autotune.executors.executor_for`.
     """
-    from autotune.executors import executor_for
-    from autotune.results import Observation
-    from autotune_spaces.codec import decode
-
     observed = journal.find("observation")
     like = decode(Observation, observed).machine if observed is not None else None
     return executor_for(spec, run_dir, like=like, say=say, warn=warn)
@@ -216,12 +215,6 @@ def open_executor(
 
 def publish_outcome(result: Result, spec: JobSpec, run_dir: Path) -> None:
     """Write tuned.yaml, report.html, the findings and the standalone plots."""
-    from autotune.export.tuned import build_tuned, write_tuned
-    from autotune.report.page.html import write_report
-    from autotune.report.plots.loss import write_loss_plot
-    from autotune.report.plots.waterfall import write_waterfall_plot
-    from autotune.report.result_file import write_findings
-
     write_tuned(build_tuned(result, spec, run_dir), run_dir / "tuned.yaml")
     if result.loss.baseline_curve:
         write_loss_plot(result, run_dir / "loss.png")
@@ -264,8 +257,6 @@ def _compare_sources(journal: Journal, spec: JobSpec, progress: Progress) -> Non
 
     Until something has been measured, the current code counts.
     """
-    from autotune.job.sources import digests
-
     if journal.find("observation") is None:
         journal.append("sources", "", digests(spec.command, spec.workdir))
     elif edited := _edited(journal, spec):
@@ -277,17 +268,11 @@ def _compare_sources(journal: Journal, spec: JobSpec, progress: Progress) -> Non
 
 def _edited(journal: Journal, spec: JobSpec) -> list[str]:
     """Files of the job that changed since its run began."""
-    from autotune.job.sources import changed, digests
-
     return changed(journal.find("sources") or {}, digests(spec.command, spec.workdir))
 
 
 def _elsewhere(journal: Journal, spec: JobSpec) -> str:
     """How this machine differs from the one that the run has measured so far; "" if it does not."""
-    from autotune.export.fingerprint import compared, here
-    from autotune.results import Observation
-    from autotune_spaces.codec import decode, encode
-
     observed = journal.find("observation")
     if observed is None or spec.executor.kind != "local":
         return ""
@@ -305,9 +290,6 @@ def _listed(names: list[str]) -> str:
 
 
 def _answer_words(result: Result) -> str:
-    from autotune.objectives import BETTER
-    from autotune.words import config_words, factor_words
-
     return (
         f"{factor_words(result.speedup.estimate)} with {config_words(result.knobs)}"
         if result.knobs
@@ -320,11 +302,6 @@ def _other_torch(spec: JobSpec, run_dir: Path, store: Path | None) -> str:
 
     Only a run that is in the history counts.
     """
-    from autotune.export.fingerprint import here
-    from autotune.history.store import Store, StoreError, own_path
-    from autotune.journal import Journal, clock
-    from autotune.report.result_file import load_result
-
     if spec.executor.kind != "local" or not (run_dir / "result.json").exists():
         return ""
     with closing(Journal(run_dir / "journal.jsonl", clock())) as journal:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from autotune.job.spec import JobSpec
+from autotune.job.load import load_job
+from autotune.job.run_dir import RUNS, check_run_dir
+from autotune.job.spec import JobSpec
+from autotune.secrets import mask_command, mask_url
 
 
 def check(
@@ -16,15 +20,10 @@ def check(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Validate a job file and show what a run would do. The job itself is not started."""
-    from autotune.job.load import load_job
-    from autotune.job.run_dir import RUNS, check_run_dir
-
     spec = load_job(job)
     check_run_dir(RUNS / spec.name)
     summary = summarize(spec)
     if json:
-        from json import dumps
-
         typer.echo(dumps(summary, indent=2))
     else:
         typer.echo(_text(summary))
@@ -32,8 +31,6 @@ def check(
 
 def summarize(spec: JobSpec) -> dict[str, Any]:
     """What a run of ``spec`` would do, as JSON data."""
-    from autotune.secrets import mask_command, mask_url
-
     return {
         "name": spec.name,
         "command": mask_command(spec.command),
@@ -62,8 +59,6 @@ def summarize(spec: JobSpec) -> dict[str, Any]:
 
 
 def _text(summary: dict[str, Any]) -> str:
-    import shlex
-
     knobs = summary["knobs"]
     width = max((len(k["name"]) for k in knobs), default=0)
     rows = [

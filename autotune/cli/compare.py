@@ -7,6 +7,15 @@ from typing import Annotated
 
 import typer
 
+from autotune.cli.show import print_captured
+from autotune.disk import writing
+from autotune.errors import InputError
+from autotune.report.page.compare import write_comparison
+from autotune.report.result_file import load_result, shown_from
+from autotune.report.terminal.compare import print_comparison
+from autotune.report.text.comparison import compare as compare_results
+from autotune.run_directory import find_result
+
 WHICH = "A run's directory, its name under autotune-runs/, or a result.json."
 
 
@@ -31,14 +40,6 @@ def compare(
 
     Example: autotune compare digits.1 digits --html compare.html
     """
-    from autotune.cli.show import print_captured
-    from autotune.disk import writing
-    from autotune.errors import InputError
-    from autotune.report.result_file import load_result, shown_from
-    from autotune.report.terminal.compare import print_comparison
-    from autotune.report.text.comparison import compare as compare_results
-    from autotune.run_directory import find_result
-
     paths = [find_result(run) for run in (run_a, run_b)]
     if paths[0].resolve() == paths[1].resolve():
         raise InputError("both are the same run", where=f"{run_a} and {run_b}", expected="two runs")
@@ -56,8 +57,6 @@ def compare(
     with shown_from(*paths):
         print_captured(lambda console: print_comparison(console, comparison))
     if html is not None:
-        from autotune.report.page.compare import write_comparison
-
         with writing(str(html)), shown_from(*paths):
             write_comparison(comparison, html)
         typer.echo(f"page: {html}")

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import os
+import sys
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from json import dumps
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from autotune_spaces.facts import JobFacts, Machine
+from autotune.executors.gpu_load import gpu_load
+from autotune_spaces.base import NotApplicable, Start
+from autotune_spaces.codec import encode
+from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
+from autotune_spaces.knobs import get, names
+from autotune_spaces.machine import probe
 
 # distribution -> what is lost without it
 LIBRARIES = {
@@ -28,8 +39,6 @@ def doctor(
     """
     report = examine()
     if json:
-        from json import dumps
-
         typer.echo(dumps(report, indent=2))
     else:
         _print(report)
@@ -37,9 +46,6 @@ def doctor(
 
 def examine() -> dict[str, Any]:
     """The report as JSON data; changes nothing."""
-    from autotune_spaces.codec import encode
-    from autotune_spaces.machine import probe
-
     machine = probe()
     libraries = {name: _version(name) for name in LIBRARIES}
     governor = _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
@@ -54,8 +60,6 @@ def examine() -> dict[str, Any]:
 
 
 def _version(distribution: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -72,10 +76,6 @@ def _read(path: str) -> str:
 
 def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list[str]:
     """What could be better, one sentence each."""
-    import os
-
-    from autotune.executors.gpu_load import gpu_load
-
     found = [
         f"{name} is not installed: {LIBRARIES[name]}"
         for name, version in libraries.items()
@@ -115,13 +115,6 @@ def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list
 
 def _knobs(machine: Machine) -> list[dict[str, Any]]:
     """What each knob would try for an ordinary image job here, or why it does not apply."""
-    import os
-    import sys
-    from dataclasses import replace
-
-    from autotune_spaces.base import NotApplicable, Start
-    from autotune_spaces.knobs import get, names
-
     job, rows = _ordinary_job(machine), []
     start = Start((sys.executable, "train.py"), dict(os.environ), os.getcwd())
     for name in names():
@@ -140,10 +133,6 @@ def _knobs(machine: Machine) -> list[dict[str, Any]]:
 
 def _ordinary_job(machine: Machine) -> JobFacts:
     """A small image classifier with nothing tuned, for which `doctor` shows the knobs."""
-    import os
-
-    from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts
-
     loader = LoaderFacts(
         dataset="images",
         site="",
@@ -178,9 +167,6 @@ def _ordinary_job(machine: Machine) -> JobFacts:
 
 
 def _print(report: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     console, machine = Console(highlight=False), report["machine"]
     facts = Table(box=None, pad_edge=False, show_header=False)
     for what, value in _facts(report):

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from autotune.disk import writing
 from autotune.export.formats import FORMATS, format_named
+from autotune.export.load import load_tuned
+from autotune_trials.paths import write_where_told
 
 HELP = "; ".join(f"{f.name}: {f.summary}" for f in FORMATS.values()) + "."
 
@@ -33,10 +36,6 @@ def export(
 
     Example: autotune export digits --format diff -o tuned.diff
     """
-    from autotune.disk import writing
-    from autotune.export.load import load_tuned
-    from autotune_trials.paths import write_where_told
-
     chosen = format_named(form)
     text = chosen.write(load_tuned(run))
     if output is None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import time
+from json import dumps
+from math import exp
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from autotune.history.records import PastRun
-    from autotune.history.store import Store
+from autotune.disk import writing
+from autotune.errors import InputError
+from autotune.history.records import PastRun
+from autotune.history.store import Store, StoreError, own_path, readable
+from autotune.job.mistakes import nearest
+from autotune.words import config_words, factor_words, plural
+from autotune_spaces.codec import encode
+from autotune_trials.paths import write_where_told
 
 EXPORTED = "a file that `autotune history export` wrote"
 ACTIONS = "list, show RUN…, export [FILE], import FILE…, forget RUN… (or: forget all)"
@@ -36,10 +44,6 @@ def history(
 
     Example: autotune history export team.jsonl
     """
-    from autotune.errors import InputError
-    from autotune.history.store import Store, StoreError, own_path
-    from autotune.job.mistakes import nearest
-
     actions = {
         "list": _list,
         "show": _show,
@@ -62,8 +66,6 @@ def history(
 
 
 def _list(store: Store, what: list[str]) -> None:
-    import time
-
     runs = store.runs()
     for run in runs:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.at))
@@ -73,19 +75,11 @@ def _list(store: Store, what: list[str]) -> None:
 
 
 def _show(store: Store, what: list[str]) -> None:
-    from json import dumps
-
-    from autotune_spaces.codec import encode
-
     for run in _chosen(store, what):
         typer.echo(dumps(encode(run), indent=2))
 
 
 def _export(store: Store, what: list[str]) -> None:
-    from autotune.disk import writing
-    from autotune.words import plural
-    from autotune_trials.paths import write_where_told
-
     text = "".join(f"{_line(run)}\n" for run in store.runs(most=-1))
     if not what:
         typer.echo(text, nl=False)
@@ -97,10 +91,6 @@ def _export(store: Store, what: list[str]) -> None:
 
 
 def _import(store: Store, what: list[str]) -> None:
-    from autotune.errors import InputError
-    from autotune.history.store import readable
-    from autotune.words import plural
-
     if not what:
         raise InputError("no file given", where="autotune history import", expected=EXPORTED)
     for name in what:
@@ -122,8 +112,6 @@ def _import(store: Store, what: list[str]) -> None:
 
 
 def _forget(store: Store, what: list[str]) -> None:
-    from autotune.words import plural
-
     runs = store.runs(most=-1) if what == ["all"] else _chosen(store, what, single=True)
     typer.echo(f"{plural(store.forget([run.id for run in runs]), 'run')} forgotten")
 
@@ -134,8 +122,6 @@ def _chosen(store: Store, what: list[str], *, single: bool = False) -> list[Past
     Args:
         single: refuse a word that several IDs begin with.
     """
-    from autotune.errors import InputError
-
     runs = store.runs(most=-1)
     found: dict[str, PastRun] = {}
     wrong = "" if what else "no run given"
@@ -153,18 +139,10 @@ def _chosen(store: Store, what: list[str], *, single: bool = False) -> list[Past
 
 
 def _outcome(run: PastRun) -> str:
-    from math import exp
-
-    from autotune.words import config_words, factor_words
-
     if not run.answer:
         return "keep your settings"
     return f"{factor_words(exp(run.log_gain))}  {config_words(run.answer)}"
 
 
 def _line(run: PastRun) -> str:
-    from json import dumps
-
-    from autotune_spaces.codec import encode
-
     return dumps(encode(run), separators=(",", ":"))

@@ -8,6 +8,12 @@ from typing import Annotated
 
 import typer
 
+from autotune.errors import AutotuneError, InputError
+from autotune.job.load import clean_name, load_job
+from autotune.job.run_dir import check_run_dir
+from autotune.job.template import job_yaml, suggest_name, take_variables
+from autotune_trials.paths import write_where_told
+
 
 def init(
     command: Annotated[
@@ -26,12 +32,6 @@ def init(
 
     Example: autotune init -- python train.py --epochs 5
     """
-    from autotune.errors import AutotuneError, InputError
-    from autotune.job.load import clean_name, load_job
-    from autotune.job.run_dir import check_run_dir
-    from autotune.job.template import job_yaml, suggest_name, take_variables
-    from autotune_trials.paths import write_where_told
-
     if output.is_dir():
         raise InputError(
             "it is a directory",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import time
+from dataclasses import asdict
+from json import dumps
+from typing import Annotated
 
 import typer
 
+from autotune.service.cluster import find_cluster
 from autotune.service.flags import Address, TokenFile
-
-if TYPE_CHECKING:
-    from autotune.service.runs import Run
+from autotune.service.runs import Run, Runs
 
 
 def jobs(
@@ -21,14 +23,8 @@ def jobs(
     json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
 ) -> None:
     """List the runs that were submitted to a cluster, newest first."""
-    from autotune.service.cluster import find_cluster
-    from autotune.service.runs import Runs
-
     runs = Runs(find_cluster(address, token_file)).known(others=everyones)
     if json:
-        from dataclasses import asdict
-        from json import dumps
-
         typer.echo(dumps([asdict(run) for run in runs], indent=2))
     else:
         typer.echo(_table(runs) if runs else "no runs")
@@ -47,8 +43,6 @@ def _table(runs: list[Run]) -> str:
 
 
 def _row(run: Run) -> tuple[str, str, str, str, str]:
-    import time
-
     code = f" ({run.exit_code})" if run.exit_code else ""
     submitted = (
         "" if run.start_s is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(run.start_s))

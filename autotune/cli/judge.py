@@ -5,17 +5,25 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from autotune import __version__
+from autotune.cli.show import print_captured
+from autotune.disk import writing
 from autotune.errors import InputError
 from autotune.flags import finite
-
-if TYPE_CHECKING:
-    from autotune.judging.conditions import Condition
-    from autotune.judging.records import Judgement
-    from autotune.judging.sides import Change, Side
+from autotune.job.run_dir import RUNS, check_run_dir
+from autotune.judging.conditions import Condition, exit_code, parse_condition
+from autotune.judging.records import Judgement
+from autotune.judging.refs import checked_out
+from autotune.judging.reports import junit
+from autotune.judging.run import check_loss_class, judge_job
+from autotune.judging.shown import markdown, print_judgement
+from autotune.judging.sides import Change, Side, changed, common, load_side
+from autotune.report.result_file import json_text
+from autotune.report.sarif import sarif
 
 FAIL_IF = "slower[:2%], faster[:2%], not-same or loss-changed: exit with 10. Repeatable."
 
@@ -129,11 +137,6 @@ def judge(
 
     Exit codes: 0 judged, 10 a --fail-if condition holds, 11 undecided.
     """
-    from autotune.judging.conditions import exit_code, parse_condition
-    from autotune.judging.run import check_loss_class, judge_job
-    from autotune.judging.sides import Change
-    from autotune.report.result_file import json_text
-
     conditions = [parse_condition(text) for text in fail_if or []]
     check_loss_class(loss, "--loss")
     places = {"markdown": markdown, "junit": junit, "sarif": sarif}
@@ -163,10 +166,6 @@ def _sides(
     run_dir: Path | None,
 ) -> tuple[tuple[Side, Side], Path]:
     """Both sides, and the judgement's directory. Worktrees exist as long as ``stack``."""
-    from autotune.job.run_dir import RUNS, check_run_dir
-    from autotune.judging.refs import checked_out
-    from autotune.judging.sides import changed, common, load_side
-
     given = [w for w, is_given in (("B", b), ("--b-…", change), ("--base-ref", base)) if is_given]
     if len(given) != 1:
         raise InputError(
@@ -212,12 +211,6 @@ def _write(it: Judgement, conditions: list[Condition], places: dict[str, Path | 
     Raises:
         InputError: a file cannot be written.
     """
-    from autotune import __version__
-    from autotune.disk import writing
-    from autotune.judging.reports import junit
-    from autotune.judging.shown import markdown
-    from autotune.report.sarif import sarif
-
     texts = {
         "markdown": lambda: markdown(it),
         "junit": lambda: junit(it, conditions),
@@ -230,8 +223,5 @@ def _write(it: Judgement, conditions: list[Condition], places: dict[str, Path | 
 
 
 def _print(it: Judgement, directory: Path) -> None:
-    from autotune.cli.show import print_captured
-    from autotune.judging.shown import print_judgement
-
     print_captured(lambda console: print_judgement(console, it))
     typer.echo(f"everything: {directory}")

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-if TYPE_CHECKING:
-    from autotune_spaces.base import Knob
+from autotune.errors import InputError
+from autotune.job.mistakes import nearest
+from autotune_spaces import docs
+from autotune_spaces.base import Knob
+from autotune_spaces.docs import PARTS, example, first_sentence, live_values
+from autotune_spaces.knobs import get, names
 
 PIPED_WIDTH = 200  # characters; a table in a file or a pipe is not wrapped to a screen's width
 
@@ -20,16 +27,12 @@ def knobs(
         bool, typer.Option("--markdown", help="Print Markdown, as in docs/knobs.md.")
     ] = False,
 ) -> None:
-    """List the knobs, or explain one: what it does, when it helps, when not, whether it can change
+    """List the knobs, or explain one: what it does, when it helps, when it does not, whether it can change
     the loss.
     """
-    from autotune_spaces.knobs import get, names
-
     if name is not None and name not in names():
         raise _unknown(name, names())
     if markdown:
-        from autotune_spaces import docs
-
         typer.echo(docs.render() if name is None else docs.card(name), nl=False)
     elif name is not None:
         _print_card(get(name))
@@ -38,9 +41,6 @@ def knobs(
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> Exception:
-    from autotune.errors import InputError
-    from autotune.job.mistakes import nearest
-
     close = nearest(name, known)
     return InputError(
         f"there is no knob '{name}'",
@@ -51,12 +51,6 @@ def _unknown(name: str, known: tuple[str, ...]) -> Exception:
 
 
 def _print_table(knobs: list[Knob]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from autotune_spaces.docs import first_sentence
-
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("knob", "values", "scope", "numerics", "what it does"):
         table.add_column(title, no_wrap=title in ("knob", "scope", "numerics"), overflow="fold")
@@ -76,10 +70,6 @@ def _print_table(knobs: list[Knob]) -> None:
 
 
 def _print_card(knob: Knob) -> None:
-    from rich.console import Console
-
-    from autotune_spaces.docs import PARTS, example, live_values
-
     console = Console(highlight=False)
     console.print(knob.name, style="bold")
     options = "".join(

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import re
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from autotune.export.tuned import TunedConfig
+from autotune.errors import InputError
+from autotune.export.compiled import cache_variables
+from autotune.export.fingerprint import current, differences, obstacles, other_variables
+from autotune.export.launching import become, plan, user_cache, uses_out
+from autotune.export.load import find_tuned, load_tuned
+from autotune.export.tuned import TunedConfig
+from autotune.words import config_words
 
 
 def launch(
@@ -55,17 +64,6 @@ def launch(
 
     Example: autotune launch digits -- --epochs 20
     """
-    import dataclasses
-    import os
-    import re
-    import shlex
-
-    from autotune.errors import InputError
-    from autotune.export.fingerprint import current, differences, obstacles, other_variables
-    from autotune.export.launching import become, plan, uses_out
-    from autotune.export.load import find_tuned, load_tuned
-    from autotune.words import config_words
-
     tuned = find_tuned(tuned)
     config = load_tuned(tuned)
     if match := re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(tuned)):
@@ -125,9 +123,6 @@ def _compiled(
     Where they cannot be used, none, and a warning says why. ``unlike``: why they are of no use
     here.
     """
-    from autotune.export.compiled import cache_variables
-    from autotune.export.launching import user_cache
-
     kept = config.provenance.compile_cache
     try:
         if unlike:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from autotune.errors import Interrupted
+from autotune.service.cluster import Cluster, find_cluster
 from autotune.service.flags import Address, RunId, TokenFile
-
-if TYPE_CHECKING:
-    from autotune.service.cluster import Cluster
+from autotune.service.runs import Runs
 
 
 def logs(
@@ -24,9 +24,6 @@ def logs(
     ] = False,
 ) -> None:
     """Show what a submitted run has printed."""
-    from autotune.service.cluster import find_cluster
-    from autotune.service.runs import Runs
-
     cluster = find_cluster(address, token_file)
     if follow:
         follow_to_the_end(cluster, id)
@@ -47,9 +44,6 @@ def follow_to_the_end(cluster: Cluster, id: str) -> None:
     Raises:
         Interrupted: Ctrl-C. The run continues.
     """
-    from autotune.errors import Interrupted
-    from autotune.service.runs import Runs
-
     runs = Runs(cluster)
     if runs.find(id).status == "PENDING":
         typer.echo(WAITING, err=True)

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from autotune.cli.run import tools_asked
+from autotune.cli.show import print_captured
 from autotune.errors import InputError
 from autotune.flags import Ncu, Nsys
-
-if TYPE_CHECKING:
-    from autotune.job.spec import JobSpec
-    from autotune.results import Profile
-    from autotune_spaces.base import Value
+from autotune.job.load import load_job
+from autotune.job.mistakes import nearest
+from autotune.job.run_dir import PROFILE_SUMMARY, RUNS, check_run_dir
+from autotune.job.spec import JobSpec
+from autotune.job.yaml_lines import YamlMistake, parse_yaml
+from autotune.profiling import profile_job
+from autotune.report.profile import print_profile
+from autotune.results import Profile
+from autotune_spaces.base import Value
+from autotune_spaces.knobs import create, names
 
 
 def profile(
@@ -48,11 +55,6 @@ def profile(
     The job runs twice, for a few seconds after its warm-up (the second time for a trace with Python
     frames). An earlier profile is moved aside, not deleted.
     """
-    from autotune.cli.run import tools_asked
-    from autotune.job.load import load_job
-    from autotune.job.run_dir import PROFILE_SUMMARY, RUNS, check_run_dir
-    from autotune.profiling import profile_job
-
     spec = with_settings(load_job(job), settings or [])
     directory = (out or RUNS / f"{spec[0].name}-profile").absolute()
     check_run_dir(directory, "--out")
@@ -71,10 +73,6 @@ def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str
     Raises:
         InputError: there is no such knob, or it can never have that value.
     """
-    from autotune.job.mistakes import nearest
-    from autotune.job.yaml_lines import YamlMistake, parse_yaml
-    from autotune_spaces.knobs import create, names
-
     config: dict[str, Value] = {}
     for setting in settings:
         name, sign, text = setting.partition("=")
@@ -112,7 +110,4 @@ def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str
 
 
 def _print(found: Profile, directory: Path, job: Path) -> None:
-    from autotune.cli.show import print_captured
-    from autotune.report.profile import print_profile
-
     print_captured(lambda console: print_profile(console, found, directory, job))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from autotune.errors import InputError
+from autotune.explain.nsight import NCU, NSYS, Tool
 from autotune.flags import Minutes, Ncu, Nsys, Seed, Trials
-
-if TYPE_CHECKING:
-    from autotune.explain.nsight import Tool
+from autotune.job.load import load_job
+from autotune.job.run_dir import RUNS, check_run_dir
+from autotune.running import tune_job
 
 
 def run(
@@ -65,11 +67,6 @@ def run(
 
     Running the same command again resumes an interrupted run.
     """
-    from autotune.errors import InputError
-    from autotune.job.load import load_job
-    from autotune.job.run_dir import RUNS, check_run_dir
-    from autotune.running import tune_job
-
     if quiet and json_lines:
         raise InputError(
             "--quiet and --json cannot be combined", where="autotune run", expected="one of them"
@@ -101,6 +98,4 @@ def run(
 
 def tools_asked(nsys: bool, ncu: bool) -> tuple[Tool, ...]:
     """The external profilers for the flags ``--nsys`` and ``--ncu``."""
-    from autotune.explain.nsight import NCU, NSYS
-
     return tuple(tool for tool, wanted in ((NSYS, nsys), (NCU, ncu)) if wanted)

@@ -5,17 +5,27 @@ Everything is read from the run's result.json.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from rich.console import Console
-
-    from autotune.results import Result
+from autotune import __version__
+from autotune.errors import InputError
+from autotune.report.result_file import json_text, load_result, shown_from, to_json
+from autotune.report.sarif import sarif as sarif_text
+from autotune.report.terminal.closing import print_closing, print_trials
+from autotune.report.terminal.gains import print_gains
+from autotune.report.terminal.layout import PLAIN_WIDTH, text_of
+from autotune.report.text.findings import findings_group
+from autotune.report.text.operators import print_operators
+from autotune.report.text.summary import print_result_summary
+from autotune.results import Result
+from autotune.run_directory import find_result
+from autotune.words import for_encoding
 
 # the parts, in the order of the page
 ORDER = ["closing", "gains", "summary", "findings", "operators", "trials"]
@@ -63,10 +73,6 @@ def show(
     ] = False,
 ) -> None:
     """Show the result of a finished run."""
-    from autotune.errors import InputError
-    from autotune.report.result_file import load_result, shown_from
-    from autotune.run_directory import find_result
-
     parts = {
         "summary": summary,
         "findings": findings,
@@ -85,15 +91,10 @@ def show(
     path = find_result(run)
     result = load_result(path)
     if sarif:
-        from autotune import __version__
-        from autotune.report.sarif import sarif as sarif_text
-
         workdir = Path(str(result.environment.get("workdir") or path.parent))
         typer.echo(sarif_text(result.explanation.findings, __version__, workdir).rstrip("\n"))
         return
     if json:
-        from autotune.report.result_file import json_text, to_json
-
         typer.echo(json_text(to_json(result)).rstrip("\n"))
         return
     wanted = [name for name, asked in parts.items() if asked]
@@ -102,12 +103,6 @@ def show(
 
 
 def _print(result: Result, run_dir: Path, parts: Sequence[str]) -> None:
-    from autotune.report.terminal.closing import print_closing, print_trials
-    from autotune.report.terminal.gains import print_gains
-    from autotune.report.text.findings import findings_group
-    from autotune.report.text.operators import print_operators
-    from autotune.report.text.summary import print_result_summary
-
     printers: dict[str, Callable[[Console], None]] = {
         "closing": lambda console: print_closing(console, result, run_dir),
         "gains": lambda console: print_gains(console, result),
@@ -130,11 +125,6 @@ def _print(result: Result, run_dir: Path, parts: Sequence[str]) -> None:
 
 def print_captured(write: Callable[[Console], None]) -> None:
     """Print what ``write`` puts on a console, in characters that this terminal or pipe can show."""
-    import sys
-
-    from autotune.report.terminal.layout import PLAIN_WIDTH, text_of
-    from autotune.words import for_encoding
-
     width = None if sys.stdout.isatty() else PLAIN_WIDTH
     text = text_of(write, width, terminal=True)
     typer.echo(for_encoding(text, sys.stdout.encoding or "ascii"))

@@ -7,6 +7,10 @@ from typing import Annotated
 
 import typer
 
+from autotune.run_directory import JOURNAL, find_directory
+from autotune.tracking.sync import sync as send
+from autotune.words import plural
+
 
 def sync(
     run: Annotated[
@@ -29,10 +33,6 @@ def sync(
     For runs made with --offline, for a server that was down, or to copy a run to another server
     with --uri.
     """
-    from autotune.run_directory import JOURNAL, find_directory
-    from autotune.tracking.sync import sync as send
-    from autotune.words import plural
-
     report = send(find_directory(run, JOURNAL) or run, uri, experiment)
     for path in report.missing:
         typer.echo(f"left out: {path} no longer exists", err=True)

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from autotune.run_directory import JOURNAL, find_directory
+from autotune.tracking.ui import free_port, server_command, store_to_show
 
 
 def ui(
@@ -23,12 +28,6 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
 ) -> None:
     """Compare trials in MLflow's web UI. It is served to this machine only; Ctrl-C stops it."""
-    import os
-    import sys
-
-    from autotune.run_directory import JOURNAL, find_directory
-    from autotune.tracking.ui import free_port, server_command, store_to_show
-
     store = store_to_show(run and (find_directory(run, JOURNAL) or run), uri)
     if store.kind == "http":
         typer.echo(f"The record is on a server that is already running: {store.shown}")

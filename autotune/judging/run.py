@@ -16,7 +16,10 @@ from autotune.judging.measure import judge_sides
 from autotune.judging.records import SCHEMA_VERSION, Judgement
 from autotune.judging.sides import Side, digest
 from autotune.report.result_file import json_text
-from autotune.run_directory import JUDGEMENT
+from autotune.report.terminal.plain import open_progress
+from autotune.run_directory import JUDGEMENT, check_ours, move_aside
+from autotune.stages.context import RunContext, Stop, interrupted
+from autotune.tracking import Tracker
 from autotune.verdict.loss import RULES
 from autotune_spaces.codec import decode
 from autotune_trials.paths import publish
@@ -43,10 +46,6 @@ def judge_job(
         InputError, BaselineError, HookError, Interrupted: see :mod:`autotune.errors`.
     """
     from autotune.executors import executor_for
-    from autotune.report.terminal.plain import open_progress
-    from autotune.run_directory import check_ours, move_aside
-    from autotune.stages.context import RunContext, Stop, interrupted
-    from autotune.tracking import Tracker
 
     check_loss_class(loss, "loss")
     if fresh:

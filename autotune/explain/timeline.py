@@ -22,15 +22,17 @@ def kernels_per_step(trace: Trace) -> float:
 def device_busy_s(trace: Trace) -> float | None:
     """Seconds per profiled iteration in which the device computed or copied.
 
-    Without the time in which the job was away. None where there is no device.
+    Without the time in which the job was away. None where there is no device. A host that does not
+    wait is ahead of the device: what it queued counts until it is done.
     """
     if not trace.on_device or not trace.iterations:
         return None
-    start_s, end_s = trace.iterations[0].start_s, trace.iterations[-1].end_s
     away = [(a.start_s, a.end_s) for a in trace.away]
     spans = [(k.start_s, k.end_s) for k in trace.kernels] + [
         (c.start_s, c.end_s) for c in trace.copies
     ]
+    start_s = trace.iterations[0].start_s
+    end_s = max([trace.iterations[-1].end_s, *(end for _, end in spans)])
     away_s = covered(away, start_s, end_s)
     return (covered([*spans, *away], start_s, end_s) - away_s) / len(trace.iterations)
 

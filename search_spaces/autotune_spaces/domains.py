@@ -91,6 +91,15 @@ def need_convolutions(job: JobFacts, flat: bool = False) -> None:
         raise NotApplicable(f"the model has no convolutions (no {kinds})")
 
 
+def refuse_deterministic(job: JobFacts) -> None:
+    """Raises NotApplicable if the job asks torch for the same results in every run."""
+    if own := job.own_settings.get("deterministic"):
+        raise NotApplicable(
+            f"the job asks for the same results in every run ({own}), and which algorithms are"
+            " timed as the fastest varies"
+        )
+
+
 def one_of(value: Value, words: Iterable[str]) -> str | None:
     """Why ``value`` is not one of ``words``, or None if it is."""
     words = list(words)

@@ -164,7 +164,8 @@ class JobFacts:
     # what its loss computes that autocast refuses on CUDA: "binary_cross_entropy"; "": nothing
     unsafe_to_autocast: str = ""
     double_backward: bool = False  # backward(create_graph=True) was seen
-    # it uses gradients in backward: by hooks on its parameters, or a backward in two parts
+    # gradients are used before the agent could unscale them: by hooks on parameters, in a backward
+    # in two parts, or in tensors that no optimizer has
     early_gradients: bool = False
     double_precision: bool = False  # all trained parameters are float64
     # gradient tensors survive from step to step: zero_grad(set_to_none=False)

@@ -65,8 +65,6 @@ def cpus() -> frozenset[int]:
     """The CPUs this process may use, by its affinity mask."""
     if _before_binding is not None:
         return _before_binding
-    if not hasattr(os, "sched_getaffinity"):
-        return frozenset(range(os.cpu_count() or 1))
     return frozenset(os.sched_getaffinity(0))
 
 

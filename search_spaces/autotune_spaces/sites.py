@@ -81,3 +81,5 @@ class JobSites:
     steps: tuple[SourceCall, ...] = ()  # optimizer.step() calls
     transfers: tuple[SourceCall, ...] = ()  # copies of tensors to the GPU
     settings: tuple[SettingSite, ...] = ()
+    # transfers of pinned tensors that no DataLoader gave: the job may refill them for the next copy
+    refilled: tuple[SourceCall, ...] = ()

@@ -69,7 +69,7 @@ def load_space(definition: Any, *, command: Sequence[str] = ()) -> SearchSpace:
     """
     if definition is None or isinstance(definition, str):
         preset = load_preset(definition or "auto", ())
-        return SearchSpace(preset.name, _build(preset.knobs, command, ()))
+        return SearchSpace(preset.name, _build(preset.knobs, command))
     if not isinstance(definition, Mapping):
         raise SpaceError(
             (), f"search_space is {definition!r}", "the name of a preset, or a mapping of knobs"
@@ -88,7 +88,7 @@ def load_space(definition: Any, *, command: Sequence[str] = ()) -> SearchSpace:
         raise SpaceError((), "search_space is empty", "the name of a preset, or a mapping of knobs")
     for knob in excluded:
         merged.pop(knob, None)
-    knobs = _build(merged, command, ())
+    knobs = _build(merged, command)
     if not knobs:
         raise SpaceError(
             (), "every knob is left out, so there is nothing to search", "at least one knob"
@@ -116,9 +116,7 @@ def load_preset(name: Any, path: Sequence[str | int] = ()) -> Preset:
     """
     known = preset_names()
     if name not in known:
-        raise SpaceError(
-            path, f"there is no preset {name!r}", f"one of {', '.join(known)}", nearest(name, known)
-        )
+        raise _not_one_of(known, name, path, f"there is no preset {name!r}")
     return _read_preset(str(name))
 
 
@@ -171,22 +169,22 @@ def _excluded(value: Any, entries: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _unknown(path: Sequence[str | int], name: Any) -> SpaceError:
-    return SpaceError(
-        path,
-        f"there is no knob {name!r}",
-        f"one of {', '.join(names())}",
-        nearest(str(name), names()),
-    )
+    return _not_one_of(names(), name, path, f"there is no knob {name!r}")
 
 
-def _build(
-    descriptions: Mapping[str, Any], command: Sequence[str], path: tuple[str | int, ...]
-) -> tuple[Knob, ...]:
+def _not_one_of(
+    known: Iterable[Any], word: Any, path: Sequence[str | int], found: str
+) -> SpaceError:
+    words = [str(k) for k in known]
+    return SpaceError(path, found, f"one of {', '.join(words)}", nearest(word, words))
+
+
+def _build(descriptions: Mapping[str, Any], command: Sequence[str]) -> tuple[Knob, ...]:
     order = {name: index for index, name in enumerate(names())}
     knobs, mistakes = [], []
     for name, description in descriptions.items():
         try:
-            knobs.append(_knob(name, description, command, (*path, name)))
+            knobs.append(_knob(name, description, command, (name,)))
         except SpaceError as mistake:
             mistakes.append(mistake)
     if mistakes:
@@ -225,22 +223,11 @@ def _knob(
             continue
         if key not in knob.accepts:
             valid = ("values", *knob.accepts)
-            raise SpaceError(
-                (*path, key),
-                f"{name} has no option {key!r}",
-                f"one of {', '.join(valid)}",
-                nearest(key, valid),
-            )
+            raise _not_one_of(valid, key, (*path, key), f"{name} has no option {key!r}")
         choices = knob.accepts[key]
         value = "none" if value is None and "none" in choices else value
         if value not in choices:
-            words = [str(c) for c in choices]
-            raise SpaceError(
-                (*path, key),
-                f"{key} is {value!r}",
-                f"one of {', '.join(words)}",
-                nearest(value, words),
-            )
+            raise _not_one_of(choices, value, (*path, key), f"{key} is {value!r}")
         options[key] = value
     chosen = description.get("values", "auto")
     if chosen in (None, "auto"):
@@ -279,12 +266,7 @@ def _via(name: str, description: Any, command: Sequence[str], path: tuple[str | 
         raise _unknown(path, name)
     for key in description:
         if key not in VIA_KEYS:
-            raise SpaceError(
-                (*path, key),
-                f"{name} has no option {key!r}",
-                f"one of {', '.join(VIA_KEYS)}",
-                nearest(key, VIA_KEYS),
-            )
+            raise _not_one_of(VIA_KEYS, key, (*path, key), f"{name} has no option {key!r}")
     via = description.get("via", "")
     if not isinstance(via, str):
         raise SpaceError(
@@ -293,12 +275,7 @@ def _via(name: str, description: Any, command: Sequence[str], path: tuple[str | 
     classes = [n.value for n in Numerics]
     numerics = description.get("numerics", Numerics.STATISTICAL.value)
     if numerics not in classes:
-        raise SpaceError(
-            (*path, "numerics"),
-            f"numerics is {numerics!r}",
-            f"one of {', '.join(classes)}",
-            nearest(numerics, classes),
-        )
+        raise _not_one_of(classes, numerics, (*path, "numerics"), f"numerics is {numerics!r}")
     try:
         knob = ViaKnob(name, None, via=via, numerics=numerics)
     except ValueError as error:

@@ -255,3 +255,22 @@ def test_a_library_that_finds_no_memory_is_out_of_memory() -> None:
     text = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
     assert is_out_of_memory(RuntimeError(text))
     assert not is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED"))
+
+
+def test_a_long_evaluation_holds_two_events() -> None:
+    now = [0.0]
+    cuda = Cuda()
+    cuda.streams[1] = Stream(1, lambda: now[0])
+    clock = DeviceClock(SimpleNamespace(cuda=cuda), torch.device("cuda", 1))
+    clock.switch(FORWARD)
+    clock.switch(AWAY)
+    for _ in range(1000):
+        now[0] += 1.0
+        clock.switch(AWAY)
+    assert len(clock._pending) < 5
+    now[0] += 2.0
+    clock.relabel(DATA)  # the last of them was the next iteration's batch
+    clock.switch(FORWARD)
+    _, spent = clock.cut()
+    clock.finish()
+    assert (spent[AWAY], spent[DATA]) == (1000.0, 2.0)

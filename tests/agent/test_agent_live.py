@@ -59,9 +59,10 @@ def test_bfloat16_is_in_effect_and_taken_back_to_the_bit(tuner: Tuner) -> None:
         "",
         "for p in model.parameters(): p.register_hook(lambda g: g.clamp(-1, 1))",
         "next(model.parameters()).register_post_accumulate_grad_hook(lambda p: None)",
+        "model.register_forward_pre_hook(lambda _, inputs: inputs[0].requires_grad_())",
     ],
 )
-def test_hooks_on_gradients_are_seen(tuner: Tuner, hook: str) -> None:
+def test_gradients_that_are_not_only_the_optimizers_are_seen(tuner: Tuner, hook: str) -> None:
     """float16's loss scaling would show in them."""
     tuner.start(CNN + hook + WATCHED.removeprefix(CNN))
     assert tuner.receive().job.early_gradients is bool(hook)

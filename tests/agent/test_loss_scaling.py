@@ -5,12 +5,16 @@ runs the same code.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from autotune_trials.agent.controls.loss_scaler import INITIAL_SCALE, LossScaler
+from autotune_trials.agent.controls.loss_scaler import INITIAL_SCALE, LossScaler, LossScaling
+from autotune_trials.agent.core.events import Events
+from autotune_trials.agent.core.loop_state import LoopState
+from autotune_trials.agent.core.training_loop import TrainingLoop
 
 STEPS, OVERFLOWS = 6, 3
 
@@ -187,3 +191,30 @@ def test_an_overflow_whose_gradients_are_dropped_leaves_out_no_step() -> None:
     optimizer.step()
     scaler.after_step(optimizer)
     assert not scaler.update() and scaler.scale == INITIAL_SCALE
+
+
+def test_gradients_stay_true_where_backward_raises_and_the_job_goes_on() -> None:
+    """As after an OOM, with gradients accumulated before it."""
+
+    class Breaks(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("out of memory")
+
+    parameter = torch.nn.Parameter(torch.ones(3))
+    live = SimpleNamespace(every_optimizer=lambda: [torch.optim.SGD([parameter], lr=1.0)])
+    events = Events()
+    loop = TrainingLoop(events, LoopState(), pytest.fail, lambda *_: None)
+    events.listen(LossScaling(live, LossScaler(torch)))  # type: ignore[arg-type]
+    parameter.sum().backward()
+    broken = Breaks.apply(parameter).sum()
+    scaled, _ = loop.start_backward(broken, None)
+    assert parameter.grad is not None and float(parameter.grad[0]) == INITIAL_SCALE
+    with pytest.raises(RuntimeError, match="out of memory") as raised:
+        scaled.backward()
+    loop.fail_backward(raised.value)
+    assert parameter.grad.tolist() == [1.0, 1.0, 1.0]

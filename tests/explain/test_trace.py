@@ -147,6 +147,12 @@ def test_the_device_was_busy_where_kernels_or_copies_ran(tmp_path: Path) -> None
     assert all(s.start_s >= 0 and s.start_s + s.duration_s <= 200e-6 + 1e-9 for s in spans)
 
 
+def test_what_a_host_that_does_not_wait_has_queued_counts_until_it_is_done(tmp_path: Path) -> None:
+    late = event("kernel", "ampere_sgemm_64x32", 1210, 300, 7, stream=7)
+    trace = read_trace(write(tmp_path / "t.json.gz", [*GPU, late]))
+    assert device_busy_s(trace) == pytest.approx((40 + 50 + 300) / 2 * 1e-6)
+
+
 def test_an_evaluation_between_iterations_is_no_training(tmp_path: Path) -> None:
     away = event("user_annotation", "autotune::away", 1100, 100)
     whole = read_trace(write(tmp_path / "t.json.gz", [*GPU, away]))

@@ -230,6 +230,13 @@ def test_copies_that_are_refused(tmp_path: Path) -> None:
             "is not a plain .to(device)"
             in refusals(tmp_path, text, sites, {"non_blocking": True})["non_blocking"]
         )
+    text = "import torch\nx = buffer.to(device)\n"
+    copies = (call(text, "buffer.to(device)"),)
+    sites = JobSites("train.py", transfers=copies, refilled=copies)
+    assert (
+        "the job may refill while it is being copied"
+        in refusals(tmp_path, text, sites, {"non_blocking": True})["non_blocking"]
+    )
     assert (
         "no copy of a batch"
         in refusals(tmp_path, text, ONLY, {"non_blocking": True})["non_blocking"]

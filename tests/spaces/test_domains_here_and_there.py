@@ -351,6 +351,11 @@ def test_cudnn() -> None:
     assert "no convolutions" in out("cudnn_benchmark", CUDA, job(CUDA_JOB, models=(MLP,)))
     assert "itself" in out("cudnn_benchmark", CUDA, job(CUDA_JOB, cudnn_benchmark=True))
     assert not get("cudnn_benchmark_limit").active({}, {"cudnn_benchmark": False})
+    same = job(
+        CUDA_JOB, own_settings={"deterministic": "torch.backends.cudnn.deterministic = True"}
+    )
+    for knob in ("cudnn_benchmark", "cudnn_benchmark_limit"):
+        assert "cudnn.deterministic = True" in out(knob, CUDA, same)
     assert values("cudnn_workspace_mib", CUDA, FULL_JOB) == ("unset", 64, 256, 1024)
     assert "reserves 40% of" in out(
         "cudnn_workspace_mib", CUDA, job(CUDA_JOB, device_memory_share=0.4)

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 MARKING = (  # shown when a job needs it
     "mark the iterations yourself with two lines in the training script:\n"
     "    import autotune\n"
-    "    autotune.step(loss=loss, samples=len(batch))   # once per iteration, after the update"
+    "    autotune.step(loss=loss, samples=len(batch))   # once per iteration, after the update\n"
+    "The job's environment needs autotune for it, without its dependencies (pip install --no-deps)."
 )
 
 

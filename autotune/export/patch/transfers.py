@@ -14,11 +14,16 @@ def non_blocking(context: Context) -> Change:
     """Change every recorded copy.
 
     Raises:
-        Refused: none was recorded, or one is not a plain ``.to(…)`` or ``.cuda(…)`` in the job's
-            own source.
+        Refused: none was recorded, one is not a plain ``.to(…)`` or ``.cuda(…)`` in the job's own
+            source, or one copies pinned memory of the job's own.
     """
     if not context.sites.transfers:
         raise Refused("the run recorded no copy of a batch to the GPU")
+    for site in context.sites.refilled:
+        raise Refused(
+            f"the copy at {at(context.tree.file(site), site.line)} is of pinned memory of the job's"
+            " own, which the job may refill while it is being copied"
+        )
     edits, where = [], []
     for site in context.sites.transfers:
         file = context.tree.file(site)

@@ -1,4 +1,5 @@
-"""The registry: one line per knob, in display order. A new knob adds a file here and a line below.
+"""The registry: one line per knob, in display order. A new knob adds a line below, and a file of that
+name here with the class: ``num_workers``, ``NumWorkers``.
 
 A module is imported when its knob is first requested, so the agent loads only the knobs it has to
 set.
@@ -15,34 +16,34 @@ from autotune_spaces.base import Knob, Value
 
 VARIABLE_PREFIX = "AUTOTUNE_KNOB_"  # of variables read by the knob, because torch reads none for it
 
-_KNOBS: dict[str, str] = {  # name -> class, in the module of the knob's name
-    "num_workers": "NumWorkers",
-    "prefetch_factor": "PrefetchFactor",
-    "persistent_workers": "PersistentWorkers",
-    "in_order": "InOrder",
-    "pin_memory": "PinMemory",
-    "non_blocking": "NonBlocking",
-    "cuda_prefetch": "CudaPrefetch",
-    "batch_size": "BatchSize",
-    "amp_dtype": "AmpDtype",
-    "matmul_precision": "MatmulPrecision",
-    "cudnn_benchmark": "CudnnBenchmark",
-    "cudnn_benchmark_limit": "CudnnBenchmarkLimit",
-    "cudnn_workspace_mib": "CudnnWorkspaceMib",
-    "sdpa_backend": "SdpaBackend",
-    "compile_mode": "CompileMode",
-    "channels_last": "ChannelsLast",
-    "optimizer_impl": "OptimizerImpl",
-    "intra_op_threads": "IntraOpThreads",
-    "cpu_affinity": "CpuAffinity",
-    "malloc": "Malloc",
-    "cuda_alloc_conf": "CudaAllocConf",
-    "gc": "Gc",
-    "ddp_bucket_cap_mb": "DdpBucketCapMb",
-    "gradient_as_bucket_view": "GradientAsBucketView",
-    "static_graph": "StaticGraph",
-    "nccl": "Nccl",
-}
+_KNOBS = """
+    num_workers
+    prefetch_factor
+    persistent_workers
+    in_order
+    pin_memory
+    non_blocking
+    cuda_prefetch
+    batch_size
+    amp_dtype
+    matmul_precision
+    cudnn_benchmark
+    cudnn_benchmark_limit
+    cudnn_workspace_mib
+    sdpa_backend
+    compile_mode
+    channels_last
+    optimizer_impl
+    intra_op_threads
+    cpu_affinity
+    malloc
+    cuda_alloc_conf
+    gc
+    ddp_bucket_cap_mb
+    gradient_as_bucket_view
+    static_graph
+    nccl
+""".split()
 
 
 def names() -> tuple[str, ...]:
@@ -56,7 +57,9 @@ def kind(name: str) -> type[Knob]:
     Raises:
         KeyError: no such knob.
     """
-    class_name = _KNOBS[name]
+    if name not in _KNOBS:
+        raise KeyError(name)
+    class_name = name.title().replace("_", "")
     cls: type[Knob] = getattr(importlib.import_module(f"{__name__}.{name}"), class_name)
     return cls
 

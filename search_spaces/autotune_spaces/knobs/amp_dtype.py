@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Domain, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
+from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import off_word, one_of
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -61,22 +61,7 @@ class AmpDtype(Knob):
                 f"the loss uses {job.unsafe_to_autocast}, which autocast refuses on CUDA; with"
                 " binary_cross_entropy_with_logits (BCEWithLogitsLoss) it can be tuned"
             )
-        return ["off", *(v for v in WORDS[1:] if self.unusable(v, machine, job) is None)]
-
-    def domain(self, machine: Machine, job: JobFacts) -> Domain:
-        try:
-            return super().domain(machine, job)
-        except NotApplicable as withdrawn:
-            # Report why the formats are excluded, not that only "off" is left.
-            reason = (
-                None
-                if job.own_autocast
-                or job.own_scaler
-                or job.double_precision
-                or job.unsafe_to_autocast
-                else self.unusable("bfloat16", machine, job)
-            )
-            raise NotApplicable(reason or str(withdrawn)) from None
+        return WORDS
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         if not job.models and job.loader is None:
@@ -97,8 +82,9 @@ class AmpDtype(Knob):
                 )
             if job.early_gradients:
                 return (
-                    "the job uses gradients in backward (hooks on its parameters, or a backward in"
-                    " two parts), where float16's loss scaling would show"
+                    "the job has hooks on its parameters, a backward in two parts, or gradients in"
+                    " tensors that no optimizer has (its inputs, say), where float16's loss scaling"
+                    " would show"
                 )
             if job.world_size > 1 and not job.ddp:
                 return (

@@ -6,7 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Undone, Value
-from autotune_spaces.domains import need_convolutions, need_cuda, true_or_false
+from autotune_spaces.domains import (
+    need_convolutions,
+    need_cuda,
+    refuse_deterministic,
+    true_or_false,
+)
 from autotune_spaces.facts import JobFacts, Machine
 
 VARIABLE = "AUTOTUNE_KNOB_CUDNN_BENCHMARK"
@@ -49,6 +54,7 @@ class CudnnBenchmark(Knob):
         need_convolutions(job, flat=True)
         if job.cudnn_benchmark:
             raise NotApplicable("the job sets torch.backends.cudnn.benchmark = True itself")
+        refuse_deterministic(job)
         return [False, True]
 
     def check_value(self, value: Value) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Undone, Value
-from autotune_spaces.domains import need_convolutions, need_cuda, whole
+from autotune_spaces.domains import need_convolutions, need_cuda, refuse_deterministic, whole
 from autotune_spaces.facts import JobFacts, Machine
 
 VARIABLE = "AUTOTUNE_KNOB_CUDNN_BENCHMARK_LIMIT"
@@ -45,6 +45,7 @@ class CudnnBenchmarkLimit(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         need_cuda(job)
         need_convolutions(job, flat=True)
+        refuse_deterministic(job)
         return [10, 0]
 
     def check_value(self, value: Value) -> str | None:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Value
-from autotune_spaces.domains import loader_of, repeated_loader_of, true_or_false
+from autotune_spaces.base import Card, Config, Numerics, Value
+from autotune_spaces.domains import repeated_loader_of
 from autotune_spaces.facts import JobFacts, Machine
+from autotune_spaces.loader_argument import LoaderArgument
 
 
-class InOrder(Knob):
+class InOrder(LoaderArgument):
     name = "in_order"
-    scope = Scope.LIVE
     # Not exact: the order then depends on timing, so every run has another trajectory.
     numerics = Numerics.STATISTICAL
-    dear = True
-    loader = True
     ordered = False
     example = False
     range = "true, false"
@@ -38,22 +36,9 @@ class InOrder(Knob):
         source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
     )
 
-    def current(self, machine: Machine, job: JobFacts) -> Value:
-        return loader_of(job).in_order
-
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         repeated_loader_of(job)
         return [True, False]
 
-    def check_value(self, value: Value) -> str | None:
-        return true_or_false(value)
-
     def active(self, config: Config, defaults: Config) -> bool:
         return config.get("num_workers", defaults.get("num_workers")) not in (0, 1)
-
-    def apply(self, live: LiveJob, value: Value) -> None:
-        if live.loader is not None:
-            live.loader.set(in_order=value)
-
-    def snippet(self, value: Value) -> str:
-        return f"DataLoader(..., in_order={value})"

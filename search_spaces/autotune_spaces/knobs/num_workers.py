@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
+from autotune_spaces.base import Card, LiveJob, NotApplicable, Value
 from autotune_spaces.domains import (
     NO_LOADER,
     cores_per_rank,
@@ -24,6 +24,7 @@ from autotune_spaces.domains import (
     whole,
 )
 from autotune_spaces.facts import JobFacts, Machine
+from autotune_spaces.loader_argument import LoaderArgument
 
 # workers pass batches through /dev/shm; if it is full, the first batch fails with a bus error
 LEAST_SHM_GIB = 0.01
@@ -43,12 +44,8 @@ PIPES = 3
 FILES = 4  # the same with one spare, plus one for each tensor in flight
 
 
-class NumWorkers(Knob):
+class NumWorkers(LoaderArgument):
     name = "num_workers"
-    scope = Scope.LIVE
-    numerics = Numerics.EXACT
-    dear = True
-    loader = True
     example = 4
     range = "0, 1, 2, 4 … cores; … 64 where the reader waits"
     card = Card(
@@ -79,9 +76,6 @@ class NumWorkers(Knob):
             "https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading"
         ),
     )
-
-    def current(self, machine: Machine, job: JobFacts) -> Value:
-        return loader_of(job).num_workers
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         loader = host_loader_of(job)
@@ -142,10 +136,6 @@ class NumWorkers(Knob):
 
     def check_value(self, value: Value) -> str | None:
         return whole(value, 0)
-
-    def apply(self, live: LiveJob, value: Value) -> None:
-        if live.loader is not None:
-            live.loader.set(num_workers=value)
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         return NO_LOADER if live.loader is None else None

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Value
-from autotune_spaces.domains import host_loader_of, loader_of, true_or_false
+from autotune_spaces.base import Card, Config, Value
+from autotune_spaces.domains import host_loader_of
 from autotune_spaces.facts import JobFacts, Machine
+from autotune_spaces.loader_argument import LoaderArgument
 
 
-class PersistentWorkers(Knob):
+class PersistentWorkers(LoaderArgument):
     name = "persistent_workers"
-    scope = Scope.LIVE
-    numerics = Numerics.EXACT
-    dear = True
-    loader = True
     range = "false, true"
     card = Card(
         what=(
@@ -37,22 +34,9 @@ class PersistentWorkers(Knob):
         source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
     )
 
-    def current(self, machine: Machine, job: JobFacts) -> Value:
-        return loader_of(job).persistent_workers
-
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         host_loader_of(job)
         return [False, True]
 
-    def check_value(self, value: Value) -> str | None:
-        return true_or_false(value)
-
     def active(self, config: Config, defaults: Config) -> bool:
         return config.get("num_workers", defaults.get("num_workers")) != 0
-
-    def apply(self, live: LiveJob, value: Value) -> None:
-        if live.loader is not None:
-            live.loader.set(persistent_workers=value)
-
-    def snippet(self, value: Value) -> str:
-        return f"DataLoader(..., persistent_workers={value})"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Value
-from autotune_spaces.domains import host_loader_of, loader_of, need_cuda, true_or_false
+from autotune_spaces.base import Card, LiveJob, Value
+from autotune_spaces.domains import host_loader_of, need_cuda
 from autotune_spaces.facts import JobFacts, Machine
+from autotune_spaces.loader_argument import LoaderArgument
 
 
-class PinMemory(Knob):
+class PinMemory(LoaderArgument):
     name = "pin_memory"
-    scope = Scope.LIVE
-    numerics = Numerics.EXACT
-    dear = True
-    loader = True
     range = "false, true"
     card = Card(
         what=(
@@ -32,20 +29,10 @@ class PinMemory(Knob):
         source="https://docs.pytorch.org/docs/stable/data.html#memory-pinning",
     )
 
-    def current(self, machine: Machine, job: JobFacts) -> Value:
-        return loader_of(job).pin_memory
-
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         need_cuda(job)
         host_loader_of(job)
         return [False, True]
-
-    def check_value(self, value: Value) -> str | None:
-        return true_or_false(value)
-
-    def apply(self, live: LiveJob, value: Value) -> None:
-        if live.loader is not None:
-            live.loader.set(pin_memory=value)
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         return (
@@ -53,6 +40,3 @@ class PinMemory(Knob):
             if value and live.device != "cuda"
             else None
         )
-
-    def snippet(self, value: Value) -> str:
-        return f"DataLoader(..., pin_memory={value})"

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Value
+from autotune_spaces.base import Card, Config, Value
 from autotune_spaces.domains import host_loader_of, loader_of, whole
 from autotune_spaces.facts import JobFacts, Machine
+from autotune_spaces.loader_argument import LoaderArgument
 
 TORCH_DEFAULT = 2  # of a DataLoader with workers
 
 
-class PrefetchFactor(Knob):
+class PrefetchFactor(LoaderArgument):
     name = "prefetch_factor"
-    scope = Scope.LIVE
-    numerics = Numerics.EXACT
-    dear = True
-    loader = True
     example = 4
     range = "2, 4, 8"
     card = Card(
@@ -46,10 +43,3 @@ class PrefetchFactor(Knob):
 
     def active(self, config: Config, defaults: Config) -> bool:
         return config.get("num_workers", defaults.get("num_workers")) != 0
-
-    def apply(self, live: LiveJob, value: Value) -> None:
-        if live.loader is not None:
-            live.loader.set(prefetch_factor=value)
-
-    def snippet(self, value: Value) -> str:
-        return f"DataLoader(..., prefetch_factor={value})"

@@ -18,7 +18,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Knob, Numerics, Scope, Value
+from autotune_spaces.base import Knob, Numerics, Scope, Value
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.shell_line import filled_command
 
@@ -47,30 +47,6 @@ class ViaKnob(Knob):
         if self.switch:
             self.range = "true, false"
         self.ordered = all(isinstance(v, (int, float)) for v in self.values or ())
-        self.card = Card(
-            what=f"One of the job's own settings, given by {self._where()}.",
-            when_it_helps="Known only to the job's owner.",
-            when_it_does_not="Known only to the job's owner.",
-            changes_loss={
-                Numerics.EXACT: "Declared exact: the same arithmetic.",
-                Numerics.ROUNDING: (
-                    "Declared rounding: the same mathematics, rounded differently. The"
-                    " loss check covers it."
-                ),
-                Numerics.STATISTICAL: (
-                    "Assumed to change the training trajectory, unless declared"
-                    " otherwise. The loss check covers it."
-                ),
-            }[self.numerics],
-            source="the job file",
-        )
-
-    def _where(self) -> str:
-        if self.variable:
-            return f"the environment variable {self.variable}"
-        return (
-            f"{self.via!r} on the command line" if self.via else f"{{{self.name}}} in the command"
-        )
 
     @property
     def switch(self) -> bool:

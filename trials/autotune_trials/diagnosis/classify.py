@@ -409,8 +409,8 @@ _CAUSES = {
     "python": (
         "Python ran, but never imported torch",
         (
-            "Only PyTorch jobs can be tuned without help. If another program does the training,"
-            f" give that one as the command; otherwise {MARKING}"
+            "Only PyTorch jobs can be tuned. If another program does the training, give that one as"
+            " the command."
         ),
     ),
     "torch": (
@@ -439,7 +439,7 @@ def _why_no_python(argv: Sequence[str], workdir: Path) -> tuple[str, str]:
                 f"{flag} makes Python ignore PYTHONPATH or sitecustomize, which autotune uses to"
                 " load its agent"
             ),
-            f"Remove {flag.split()[0]} from the command, or {MARKING}",
+            f"Remove {flag.split()[0]} from the command.",
         )
     script = shutil.which(argv[0], path=None) or str(workdir / argv[0])
     line = shebang(script)
@@ -449,7 +449,7 @@ def _why_no_python(argv: Sequence[str], workdir: Path) -> tuple[str, str]:
                 f"{argv[0]} starts with #!{' '.join(line)}, and {flag} makes Python ignore"
                 " PYTHONPATH or sitecustomize"
             ),
-            f"Run it as `python {argv[0]} …`, or {MARKING}",
+            f"Run it as `python {argv[0]} …`.",
         )
     names = [os.path.basename(word) for word in argv]
     detaching = next((n for n in names if n in DETACHING), "") or (
@@ -461,7 +461,7 @@ def _why_no_python(argv: Sequence[str], workdir: Path) -> tuple[str, str]:
                 f"{detaching} starts the job without the environment variables that load"
                 " autotune's agent"
             ),
-            f"Tune the command that {detaching} runs, where it runs, or {MARKING}",
+            f"Tune the command that {detaching} runs, where it runs.",
         )
     return (
         (
@@ -469,7 +469,7 @@ def _why_no_python(argv: Sequence[str], workdir: Path) -> tuple[str, str]:
             " program, starts Python with -I, -E or -S or without its environment, or continues in"
             " the background"
         ),
-        f"Give the training command itself, in the foreground, or {MARKING}",
+        "Give the training command itself, in the foreground.",
     )
 
 

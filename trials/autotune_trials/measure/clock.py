@@ -169,10 +169,24 @@ class DeviceClock(PhaseClock):
         if phase == BACKWARD:  # a job that warms up on one stream may train on another
             self._stream = self._torch.cuda.current_stream(self._device)
         event = self._record()
-        self._pending.append((self._event, event, self.phase, self._device_spent, self._own_s))
+        if not self._own_s and self._goes_on_away():
+            begin, between, *rest = self._pending.pop()
+            self._pending.append((begin, event, *rest))
+            self._free.append(between)
+        else:
+            self._pending.append((self._event, event, self.phase, self._device_spent, self._own_s))
+            self._switches += 1
         self._event, self._own_s = event, 0.0
-        self._switches += 1
         super().switch(phase)
+
+    def _goes_on_away(self) -> bool:
+        """Whether the interval that ends continues the last one: a long evaluation would hold as
+        many events as it has batches.
+        """
+        if self.phase != AWAY or not self._pending:
+            return False
+        _, end, phase, spent, own_s = self._pending[-1]
+        return end is self._event and phase == AWAY and spent is self._device_spent and not own_s
 
     def leave_out(self, seconds: float) -> None:
         super().leave_out(seconds)

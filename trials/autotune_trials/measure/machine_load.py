@@ -17,7 +17,7 @@ from time import perf_counter
 from autotune_trials.supervisor.process_tags import MARK_VARIABLE, mark_of
 from autotune_trials.supervisor.procfs import all_pids, stat_of
 
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_TICKS = os.sysconf("SC_CLK_TCK")
 # the kernel counts CPU time in ticks of 10 ms: figures over a shorter time are meaningless
 SHORTEST_S = 0.25
 

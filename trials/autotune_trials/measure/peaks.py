@@ -191,10 +191,9 @@ def _free_bytes(torch: Any, device: str) -> float:
 
 def fingerprint(torch: Any, device: str) -> dict[str, Any]:
     """Everything the peaks depend on."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found = {
         "cpu": machine.cpu()[0],
-        "cores": cores,
+        "cores": len(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "device": device,

@@ -29,6 +29,9 @@ class LossScaling(Listener):
     def backward_ended(self) -> None:
         self.scaler.after_backward(self.live.every_optimizer())
 
+    def backward_failed(self) -> None:
+        self.backward_ended()  # the job may go on with the gradients there are
+
     def step_started(self, optimizer: Any) -> None:
         self.scaler.before_step(optimizer)
 
@@ -121,7 +124,7 @@ class LossScaler:
         first, *others = [self._overflow.pop(k) for k in keys]
         found = first
         for other in others:
-            found = self._torch.maximum(found, other.to(found.device, non_blocking=True))
+            found = self._torch.maximum(found, _on(found.device, other))
         self._stepped.append(found)
         if _skips_by_itself(optimizer):
             optimizer.grad_scale, optimizer.found_inf = None, found  # as GradScaler does
@@ -151,7 +154,7 @@ class LossScaler:
         if not self._stepped:
             return False
         torch, scale = self._torch, self._scale
-        found = torch.stack([f.to(scale.device, non_blocking=True) for f in self._stepped]).amax()
+        found = torch.stack([_on(scale.device, f) for f in self._stepped]).amax()
         self._stepped = []
         torch._amp_update_scale_(scale, self._good_steps, found, 2.0, 0.5, GROWTH_INTERVAL)
         return found
@@ -161,7 +164,7 @@ class LossScaler:
         if self._scale is None:
             self._scale = torch.full((), self._first_scale, device=device)
             self._good_steps = torch.zeros((), dtype=torch.int32, device=device)
-        return self._scale.to(device, non_blocking=True)
+        return _on(device, self._scale)
 
     def _by_kind(
         self, optimizers: Iterable[Any]
@@ -187,6 +190,11 @@ class LossScaler:
             ((owners, device, dtype in fused), grads)
             for (owners, device, dtype), grads in kinds.items()
         ]
+
+
+def _on(device: Any, tensor: Any) -> Any:
+    """``tensor`` on ``device``; waits only if that is the host, which reads it at once."""
+    return tensor.to(device, non_blocking=device.type != "cpu")
 
 
 def _skips_by_itself(optimizer: Any) -> bool:

@@ -49,12 +49,21 @@ class NonBlocking(Control):
         """The flag for a copy of ``tensor``; None: as the job calls it."""
         if self.wanted is None or not tensor.is_pinned():
             return None
-        memory = _memory(tensor)
-        # copied first: a thread that reads the loader ahead may add a batch meanwhile
-        if not any(memory in given for given in tuple(self._given)):
+        if not self.was_given(tensor):
             return None
         self._used = True
         return self.wanted
+
+    def was_given(self, tensor: Any) -> bool:
+        """Whether ``tensor`` is of one of the latest batches."""
+        memory = _memory(tensor)
+        # copied first: a thread that reads the loader ahead may add a batch meanwhile
+        return any(memory in given for given in tuple(self._given))
+
+    def note(self, batch: Any) -> None:
+        """A loader has given ``batch``."""
+        places = (_memory(tensor) for tensor in tensors_of(batch))
+        self._given.append({place for place in places if place is not None})
 
     def batch_given(
         self,
@@ -64,8 +73,7 @@ class NonBlocking(Control):
         wait_s: float,
         turnover_s: float | None,
     ) -> None:
-        places = (_memory(tensor) for tensor in tensors_of(batch))
-        self._given.append({place for place in places if place is not None})
+        self.note(batch)
 
 
 def _memory(tensor: Any) -> int | None:

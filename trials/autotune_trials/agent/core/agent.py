@@ -14,7 +14,6 @@ from typing import Any
 
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.bootstrap.channel import Channel
-from autotune_trials.agent.bootstrap.last_words import LastWords
 from autotune_trials.agent.controls.live_job import LiveJobControl
 from autotune_trials.agent.core.events import Events, Listener
 from autotune_trials.agent.core.first_times import FirstTimes
@@ -75,17 +74,10 @@ class Agent:
         self.loop = TrainingLoop(self.events, self.state, self.fail, self.step_aside)
         self.live = LiveJobControl(torch, config, self.loop, self.patches, self.timer)
         self.knobs = Knobs(self.live, config)
-        self.errors = JobErrors(self, LastWords(torch, config, self.state, self.channel))
+        self.errors = JobErrors(self)
         self.loop.fail_knob, self.loop.on_error = self.knobs.fail, self.errors.on_job_error
         # the listeners
-        self.first_times = FirstTimes(
-            self.events,
-            self.state,
-            self.timer,
-            self.knobs,
-            self.live.note_stepping,
-            self.loop.learn_device,
-        )
+        self.first_times = FirstTimes(self.live, self.knobs)
         self.own_updates = OwnUpdates(self.live, self.loop.on_own_update, self._without_iterations)
         self.sites = SiteRecorder(torch, self.events, wanted=config.mode == SessionMode.LIVE)
         self.modules = ModuleWatch(self.live, self.knobs, self.traits)

@@ -8,7 +8,7 @@
 
 and occasionally: epoch_started, workers_ending, workers_ended, other_evaluated, device_found,
 loader_built, optimizer_built, stepping_changed, manual_step, started_over, metric_told, closure_called,
-step_failed.
+backward_failed, step_failed.
 
 A listener overrides the methods of the events it needs; the other events cost nothing. Listeners
 are called in the order they were added (loss scaling comes first). An exception in one stops the
@@ -96,6 +96,9 @@ class Listener:
     def backward_ended(self) -> None:
         """Backward has ended."""
 
+    def backward_failed(self) -> None:
+        """Backward has raised an error, which the job may survive."""
+
     def stepping_changed(self, optimizer: Any) -> None:
         """``optimizer.step()`` is about to start, and another optimizer has stepped last, or
         none."""
@@ -153,6 +156,7 @@ class Events:
     backward_started: tuple[Callable[[Any, Any], None], ...]
     backward_arguments: tuple[Callable[[Any, Any], tuple[Any, Any]], ...]
     backward_ended: tuple[Callable[[], None], ...]
+    backward_failed: tuple[Callable[[], None], ...]
     stepping_changed: tuple[Callable[[Any], None], ...]
     step_started: tuple[Callable[[Any], None], ...]
     closure_called: tuple[Callable[[Any], None], ...]

@@ -109,6 +109,7 @@ class LiveMode(Mode):
                 self._give_all_back()
                 self._advance()
         elif self.stage is Stage.WARMUP:
+            agent.loss.end_step(keep=False)
             if iteration.index == 0:
                 self.startup_s = startup_s()
                 self.watch_end_of_child()
@@ -352,6 +353,8 @@ class LiveMode(Mode):
                 with self.agent.timer.own_time():
                     run.opened = self._open()
             run.window, run.opened, self.stage = run.opened, None, Stage.MEASURING
+            if self.agent.live.cuda is not None:
+                run.pass_over = 1  # it begins with an empty queue, which hides nothing
             run.graphs = (
                 self._compiled_graphs()
                 if any(e.compiled for e in self.agent.live.entries)

@@ -20,7 +20,7 @@ class LoopState:
     __slots__ = """
         stopped iterations backwards backwards_at_first ends_with in_backward in_step inside_entry
         training_called frozen closure_calls capturing captures functional seen_gradless
-        caches_gradients fetching thread took_gradients
+        caches_gradients fetching thread took_gradients other_gradients
     """.split()
 
     def __init__(self) -> None:
@@ -48,6 +48,8 @@ class LoopState:
         self.fetching = 0
         self.took_gradients = False  # by torch.autograd.grad, since the latest training call
         self.caches_gradients = False  # backward runs in two parts (CachedGradients)
+        # backward leaves gradients in tensors that no optimizer has, such as the inputs
+        self.other_gradients = False
 
     @property
     def aside(self) -> bool:

@@ -235,6 +235,15 @@ class TrainingLoop(LoaderEvents):
         self.state.in_backward = False
         self.on_error(error)
 
+    def fail_backward(self, error: BaseException) -> None:
+        """Backward, between :meth:`start_backward` and :meth:`end_backward`, raises ``error``."""
+        self.note_error(error)
+        try:
+            for hear in self.events.backward_failed:
+                hear()
+        except Exception:  # a device that has failed fails here, too
+            log.write_exception("backward_failed")
+
     # ------------------------------------------------------------------ optimizer
 
     @untraced

@@ -13,18 +13,9 @@ from typing import Any, NamedTuple
 from autotune_spaces.facts import LoaderFacts
 from autotune_trials.agent.dataloader.datasets import open_file, own_generator, shards
 from autotune_trials.agent.dataloader.index_stream import batches_in
-from autotune_trials.agent.facts.source_calls import OURS
+from autotune_trials.agent.facts.source_calls import OURS, local_variables
 from autotune_trials.agent.loop.batches import Weight
 
-SETTINGS = (
-    "num_workers",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory",
-    "in_order",
-    "batch_size",
-    "own_batch_size",
-)
 NOTHING = Weight()
 DEFAULT_PREFETCH = 2  # torch's own default with workers
 
@@ -77,6 +68,10 @@ class Settings(NamedTuple):
         shadow.__dict__.update(self._asdict())
         if self.num_workers == 0:
             shadow.__dict__["timeout"] = 0
+
+
+# what a knob may override
+SETTINGS = (*Settings._fields, "batch_size", "own_batch_size")
 
 
 def rebatches(data: Any, loader: Any) -> bool:
@@ -133,10 +128,7 @@ def describe(
         site=site,
         key=key,
         batch_size=size,
-        num_workers=own.num_workers,
-        prefetch_factor=own.prefetch_factor,
-        persistent_workers=own.persistent_workers,
-        pin_memory=own.pin_memory,
+        **own._asdict(),
         drop_last=bool(
             loader.drop_last or getattr(loader.batch_sampler, "drop_last", False) is True
         ),
@@ -145,7 +137,6 @@ def describe(
         samples=samples,
         custom_batch_sampler=own_sampler,
         batch_sampler=type(loader.batch_sampler).__name__ if own_sampler else "",
-        in_order=own.in_order,
         worker_sharding=sharding,
         starts_anew=starts_anew(loader.multiprocessing_context),
         own_generator=own_generator(loader),
@@ -220,9 +211,10 @@ def construction_frame(built: Any, frame: FrameType | None) -> FrameType | None:
     )
     while frame is not None:
         code = frame.f_code
-        own = code.co_argcount > 0 and frame.f_locals.get(code.co_varnames[0]) is built
-        if not own and not code.co_filename.startswith((torch_directory, OURS)):
-            return frame
+        if not code.co_filename.startswith((torch_directory, OURS)):
+            first = code.co_varnames[0] if code.co_argcount else ""
+            if local_variables(frame).get(first) is not built:
+                return frame
         frame = frame.f_back
     return None
 

@@ -166,10 +166,7 @@ class LoaderHooks:
         if not outstanding:
             return iterator.stream.number, 0
         made, pinned = source._worker_result_queue, source._data_queue
-        try:
-            ready = made.qsize() + (pinned.qsize() if pinned is not made else 0)
-        except NotImplementedError:  # macOS
-            ready = outstanding
+        ready = made.qsize() + (pinned.qsize() if pinned is not made else 0)
         return iterator.stream.number, max(outstanding - ready, 0)
 
     def source_in_force(self) -> dict[str, Any] | None:

@@ -82,6 +82,7 @@ class SiteRecorder(Listener):
         self._backwards: dict[Any, tuple[tuple[Spot, ...], int]] = {}
         self._steps: dict[Any, tuple[Spot, ...]] = {}
         self._transfers: dict[Any, tuple[Spot, ...]] = {}
+        self._refilled: dict[Any, tuple[Spot, ...]] = {}
         self._settings: dict[Any, tuple[str, tuple[Spot, ...]]] = {}
         self._first = -1  # index of the first forward since the last backward
         self._facts = JobSites()
@@ -160,8 +161,11 @@ class SiteRecorder(Listener):
         self._note(self._steps, sys._getframe(1))
 
     @guarded
-    def on_transfer(self, frame: FrameType) -> None:
+    def on_transfer(self, frame: FrameType, refilled: bool) -> None:
+        """``refilled``: the tensor may be, while it is being copied."""
         self._note(self._transfers, frame)
+        if refilled:
+            self._note(self._refilled, frame)
 
     @guarded
     def on_setting(self, name: str, frame: FrameType) -> None:
@@ -221,6 +225,7 @@ class SiteRecorder(Listener):
             ),
             steps=tuple(sources.call(stack[0]) for stack in self._steps.values()),
             transfers=tuple(sources.call(stack[0]) for stack in self._transfers.values()),
+            refilled=tuple(sources.call(stack[0]) for stack in self._refilled.values()),
             settings=tuple(
                 SettingSite(name, sources.call(stack[0]))
                 for name, stack in self._settings.values()

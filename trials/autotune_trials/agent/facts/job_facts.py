@@ -110,7 +110,9 @@ def job_facts(agent: Agent) -> JobFacts:
         own_graphs=agent.state.captures > 0 and not compiles,
         unsafe_to_autocast=agent.traits.unsafe_to_autocast,
         double_backward=agent.traits.double_backward,
-        early_gradients=agent.state.caches_gradients or any(map(_hooked, live.parameters())),
+        early_gradients=agent.state.caches_gradients
+        or agent.state.other_gradients
+        or any(map(_hooked, live.parameters())),
         double_precision=_dtypes(agent) == {torch.float64},
         keeps_gradients=agent.traits.keeps_gradients,
         matmul_precision=_matmul_precision(torch),

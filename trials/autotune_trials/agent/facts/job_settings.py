@@ -28,8 +28,12 @@ def own_settings(live: LiveJobControl) -> dict[str, str]:
     as the job's own settings.
     """
     found = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
-    if hasattr(os, "sched_getaffinity"):
-        found["cpus"] = as_list(machine.cpus())
+    found["cpus"] = as_list(machine.cpus())
     if not live.get(GcControl).collector.changed and (call := garbage_collector.own_setting()):
         found["gc"] = call
+    torch = live.torch
+    if torch.are_deterministic_algorithms_enabled():
+        found["deterministic"] = "torch.use_deterministic_algorithms(True)"
+    elif torch.backends.cudnn.deterministic:
+        found["deterministic"] = "torch.backends.cudnn.deterministic = True"
     return found

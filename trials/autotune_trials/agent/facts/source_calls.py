@@ -6,6 +6,7 @@ frame is kept alive); it becomes a :class:`SourceCall` afterwards.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import linecache
 import os
@@ -55,9 +56,27 @@ def _callers(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def local_variables(frame: FrameType) -> Mapping[str, Any]:
+    """The local variables of a running frame, {} if they cannot be read without a trace.
+
+    Up to Python 3.12 reading them fills a dict that lives as long as the frame does, with all they
+    refer to (a checkpoint that the job has dropped), and that ``locals()`` returns there.
+    """
+    code = frame.f_code
+    if sys.version_info >= (3, 13) or not code.co_flags & inspect.CO_OPTIMIZED:
+        return frame.f_locals  # nothing is copied
+    if "locals" in code.co_names:
+        return {}
+    copied = frame.f_locals
+    found = dict(copied)
+    if not {"vars", "exec"}.intersection(code.co_names):  # they may have handed it out
+        copied.clear()
+    return found
+
+
 def name_of(value: Any, frame: FrameType) -> str:
     """The name of ``value`` in ``frame``: "model", "self.model"; "" if it has none."""
-    here = frame.f_locals
+    here = local_variables(frame)
     for name, held in here.items():
         if held is value and name.isidentifier():
             return str(name)

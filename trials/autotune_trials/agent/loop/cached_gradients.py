@@ -84,6 +84,7 @@ class CachedGradients:
         return value
 
     def _judged(self, tensors: Any, gradients: Any) -> Value:
+        state = self._state
         roots = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
         given = list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
         kept = {_storage(gradient) for ref in self._gradients if (gradient := ref()) is not None}
@@ -106,6 +107,8 @@ class CachedGradients:
             and all(leaf.numel() == 1 for leaf in others)
         ):
             return Value.TOTAL
+        if state.iterations:  # by now the optimizers are known
+            state.other_gradients = state.other_gradients or bool(others)
         self._ends, self.under_way = others, self.under_way or bool(others)
         return Value.LOSS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from autotune_trials.protocol.messages import SessionMode
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
+    from autotune_trials.agent.dataloader.tracked import TrackedLoader
     from autotune_trials.agent.facts.call_sites import SiteRecorder
 
 
@@ -28,6 +30,20 @@ class Transfers(Listener):
         if device.type == "cuda" and (self._live.config.mode != SessionMode.LAUNCH or changed):
             transfer.install(self._live.patches, self._live.torch, self)
 
+    def batch_given(
+        self,
+        loader: TrackedLoader,
+        batch: Any,
+        samples: float,
+        wait_s: float,
+        turnover_s: float | None,
+    ) -> None:
+        if not self._sites.open or self._live.device == "cpu":
+            self._live.events.forget(self, "batch_given")
+            return
+        with contextlib.suppress(Exception):  # whatever a batch of the job's own raises
+            self._non_blocking.note(batch)
+
     def copy(
         self, original: Any, method: str, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -37,7 +53,7 @@ class Transfers(Listener):
         before: int | None = None
         try:
             if self._sites.open:
-                self._sites.on_transfer(sys._getframe(1))
+                self._sites.on_transfer(sys._getframe(1), self._may_be_refilled(tensor))
             wanted = self._non_blocking.wanted_for(tensor)
             if wanted is not None:
                 args, kwargs = transfer.with_flag(args, kwargs, wanted)
@@ -52,12 +68,20 @@ class Transfers(Listener):
             if before is not None:
                 timer.end_transfer(before)
 
+    def _may_be_refilled(self, tensor: Any) -> bool:
+        try:
+            return bool(tensor.is_pinned()) and not self._non_blocking.was_given(tensor)
+        except Exception:  # a class of the job's own
+            return False
+
     def _made_ahead(
         self, method: str, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any | None:
         """What the call would return, if it is a plain copy that was made ahead; else None."""
         prefetch, torch = self._prefetch.prefetch, self._live.torch
         assert prefetch is not None
+        if type(tensor) is not torch.Tensor:  # a subclass may give its copies a class of their own
+            return None
         positional = ("device",) if method == "to" else ("device", "non_blocking")
         call = {**dict(zip(positional, args, strict=False)), **kwargs}
         if len(args) > len(positional) or not call.keys() <= {"device", "non_blocking"}:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from autotune_trials.agent.facts.job_facts import world_size
+from autotune_trials.agent.facts.job_facts import backend, world_size
 from autotune_trials.agent.observers.calls import About, CallObserver, bytes_of, shape_of
 
 NAMES = """
@@ -28,7 +28,7 @@ def install(calls: CallObserver) -> None:
     distributed = torch.distributed
     if world_size(torch) == 1 or not (distributed.is_available() and distributed.is_initialized()):
         return
-    if distributed.get_backend() == "nccl":
+    if "nccl" in backend(torch):
         return  # runs on device streams: visible in the profile, not on the host
     for name in NAMES:
         for owner in (distributed, sys.modules["torch.distributed.distributed_c10d"]):
@@ -68,9 +68,12 @@ def _watch_exchange(calls: CallObserver) -> None:
         model._set_ddp_runtime_logging_sample_rate(1)
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-        """At the start of a forward the statistics are those of the previous iteration."""
+        """At the start of a forward that will exchange gradients, the statistics are those of the
+        previous exchange.
+        """
         model = args[0]
-        if model not in models:
+        exchanges = calls.torch.is_grad_enabled() and model.require_backward_grad_sync
+        if model not in models or not exchanges:
             return
         told = model._get_ddp_logging_data()
         exposed_ns = told.get("backward_comm_time", 0) - told.get(

@@ -23,7 +23,7 @@ def install(calls: CallObserver) -> None:
     prime_device_context(torch)
     moves = Moves(calls)
     for name in ("tensor", "as_tensor"):
-        calls.watch_calls(torch, name, from_data)
+        calls.watch_calls(torch, name, moves.from_data)
     for name in MAKERS:
         calls.watch_calls(torch, name, moves.made)
     for name in ("to", "cuda"):
@@ -60,19 +60,29 @@ def shares(data: Any, result: Any) -> bool:
 
 
 class Moves:
-    """Remembers tensors made on the host, and recognises them when they are moved."""
+    """Remembers tensors made on the host, and recognises them when they are moved as they are: one
+    that was filled there, as by a collate function, could not be made on the device.
+    """
 
     def __init__(self, calls: CallObserver) -> None:
         self._calls = calls
-        self._made: dict[int, tuple[Any, Spot, About, float]] = {}
+        # id -> the tensor, its version, where it was made, how long that took
+        self._made: dict[int, tuple[Any, int | None, Spot, About, float]] = {}
         self._transfers: dict[tuple[int, int, bool, bool], list[Any]] = {}
+
+    def from_data(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About | None:
+        data: Any = args[0] if args else kwargs.get("data")
+        if hasattr(data, "element_size"):  # a tensor, made elsewhere
+            return self.moved((data,), {}, result)
+        return from_data(args, kwargs, result)
 
     def made(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About | None:
         if result.device.type == "cpu" and bytes_of(result) >= SMALL_BYTES:
             key = id(result)
             about = About("made_on_host", "cpu", shape_of(result), bytes_of(result))
             gone = weakref.ref(result, lambda _: self._made.pop(key, None))
-            self._made[key] = (gone, self._calls.here(), about, self._calls.last_s)
+            here, seconds = self._calls.here(), self._calls.last_s
+            self._made[key] = (gone, _version(result), here, about, seconds)
         return None  # harmless unless it is moved
 
     def moved(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About | None:
@@ -85,8 +95,8 @@ class Moves:
         if source != "cpu":
             return None
         made = self._made.pop(id(tensor), None)
-        if made is not None and made[0]() is tensor:
-            _, spot, about, making_s = made
+        if made is not None and made[0]() is tensor and made[1] in (None, _version(tensor)):
+            _, _, spot, about, making_s = made
             self._calls.add(about._replace(device=target), spot, making_s + seconds)
             return None  # pinning would not help: it belongs on the device from the start
         pinned = target == "cuda" and bool(tensor.is_pinned())
@@ -106,6 +116,11 @@ class Moves:
                 for (*_, pinned, non_blocking), (spot, nbytes, seconds) in self._transfers.items()
             )
         }
+
+
+def _version(tensor: Any) -> int | None:
+    """How often it was written to; None: not counted."""
+    return None if tensor.is_inference() else int(tensor._version)
 
 
 def prime_device_context(torch: Any) -> None:

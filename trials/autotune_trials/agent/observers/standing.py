@@ -81,7 +81,7 @@ def _dtypes(entry: Entry) -> list[str]:
 def governors() -> tuple[str, ...]:
     """The governor of each CPU this process may use; () if Linux shows none."""
     found = []
-    for cpu in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
+    for cpu in sorted(os.sched_getaffinity(0)):
         try:
             with open(
                 f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_governor", encoding="ascii"

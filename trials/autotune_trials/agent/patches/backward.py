@@ -42,7 +42,7 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits
                 tensors, grad_tensors = loop.start_backward(tensors, grad_tensors)
                 original(tensors, grad_tensors, *args, **kwargs)
             except BaseException as error:
-                loop.note_error(error)
+                loop.fail_backward(error)
                 raise
             finally:
                 inside.discard(thread)

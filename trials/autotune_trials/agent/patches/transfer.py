@@ -10,25 +10,35 @@ from autotune_trials.agent.patches.base import Patch, PatchSet
 if TYPE_CHECKING:
     from autotune_trials.agent.loop.transfers import Transfers
 
+NAMES = ("Tensor.to", "Tensor.cuda")
+
 
 def install(patches: PatchSet, torch: Any, transfers: Transfers) -> None:
-    """Watch ``Tensor.to`` and ``Tensor.cuda`` called on CPU tensors."""
+    """Watch ``Tensor.to`` and ``Tensor.cuda`` called on CPU tensors.
+
+    torch passes ``__torch_function__`` of a Tensor subclass what it finds in the class, and some
+    compare it (torchvision's TVTensor): they must find torch's own.
+    """
+    plain = (torch.Tensor, torch.nn.Parameter)
 
     def make(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def move(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if (
-                not patch.active
-                or self.is_cuda
-                or not _target_is_cuda(patch.attribute, args, kwargs)
-            ):
+            if not patch.active:
                 return original(self, *args, **kwargs)
-            return transfers.copy(original, patch.attribute, self, args, kwargs)
+            call = original if type(self) in plain else unseen
+            if self.is_cuda or not _target_is_cuda(patch.attribute, args, kwargs):
+                return call(self, *args, **kwargs)
+            return transfers.copy(call, patch.attribute, self, args, kwargs)
+
+        def unseen(*args: Any, **kwargs: Any) -> Any:
+            with patches.suspended(*NAMES):
+                return original(*args, **kwargs)
 
         return move
 
-    patches.add("Tensor.to", torch.Tensor, "to", make)
-    patches.add("Tensor.cuda", torch.Tensor, "cuda", make)
+    for name in NAMES:
+        patches.add(name, torch.Tensor, name.removeprefix("Tensor."), make)
 
 
 def _target_is_cuda(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

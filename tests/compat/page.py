@@ -18,12 +18,12 @@ HEAD = """# Compatibility
 
 Programs and frameworks of other projects, run unmodified under `autotune run` by `make compat`, which writes this page. {when}: {machine}.
 
-Of each program the tests check, against its own log: the number of optimizer steps, the samples of each step, every loss it tells, and that
-evaluation is no part of an iteration; that its losses are the same with the agent as without, over at least 50 steps and to the
-last digit its log holds (all of them, but for open_clip's five and the epochs' means or sums that chemprop, pykeen and RecBole tell); that
-each knob that applies is in force in the running job when it is set, and gone when it is taken back; and that tuning it ends in a verdict.
-Those runs search three knobs within one minute to ten, so a speed-up here says that a run comes to its end, and little of what a real budget would
-find. Where a cell says "not run", that test was no part of the run that made this page; a verdict with a date is from a run of that day.
+For each program the tests compare what autotune saw with the program's own log: the number of optimizer steps, the samples of each step, every
+logged loss, and that evaluation is not counted as training. Losses with and without the agent are equal over at least 50 steps, to the last digit
+logged (every digit, except five for open_clip, and epoch means or sums for chemprop, pykeen and RecBole). Each knob that applies is in force in
+the running job when it is set, and gone when it is taken back; and tuning ends in a verdict.
+Those runs search three knobs within one to ten minutes, so a speed-up here shows that tuning completes, not what a real budget would find.
+Where a cell says "not run", that test was not part of the run that made this page; a verdict with a date is from a run on that day.
 """
 CAUSES = (
     (
@@ -32,7 +32,8 @@ CAUSES = (
             " after each step"
         ),
         "after 50 backwards: no parameter update was seen",
-        "mark the iterations, two lines: `import autotune`, `autotune.step(loss=loss, samples=n)`",
+        "mark the iterations, two lines: `import autotune`, `autotune.step(loss=loss, samples=n)`"
+        " (`pip install --no-deps` of a clone of autotune)",
     ),
     (
         "gradients taken by `torch.autograd.grad(loss, parameters)` alone, without `backward()`",

@@ -24,6 +24,8 @@ class Transfers(Listener):
     def __init__(self, live: LiveJobControl, sites: SiteRecorder) -> None:
         self._live, self._sites = live, sites
         self._non_blocking, self._prefetch = live.get(NonBlocking), live.get(CudaPrefetch)
+        if not sites.open:
+            live.events.forget(self, "batch_given")
 
     def device_found(self, device: Any) -> None:
         changed = self._non_blocking.wanted is not None or self._prefetch.prefetch is not None

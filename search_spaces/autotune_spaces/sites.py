@@ -50,6 +50,7 @@ class ForwardSite:
     stack: tuple[SourceCall, ...]
     # arguments with 4 or 5 dimensions: ("0", 4) by position, ("pixels", 4) by name
     images: tuple[tuple[str, int], ...] = ()
+    of_torch: bool = False  # the class is one of torch.nn's own, such as Sequential
 
 
 @dataclass(frozen=True)

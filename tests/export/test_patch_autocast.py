@@ -308,6 +308,24 @@ def test_float16_with_clipping(tmp_path: Path) -> None:
         scheduler.step()""")
 
 
+def test_float16_with_clipping_between_two_steps(tmp_path: Path) -> None:
+    text = source(
+        "loss = model(x)\nloss.backward()\nactor.step()\nclip_grad_norm_(p, 1)\ncritic.step()\n"
+    )
+    found = training(text, "model(x)", "loss.backward()", OUTER, step="actor.step()")
+    found = replace(found, steps=(*found.steps, call(text, "critic.step()")))
+    after = loop_of(patched(tmp_path, text, found, {"amp_dtype": "float16"}, "cuda"))
+    assert after.splitlines()[-7:] == [
+        "scaler.scale(loss).backward()",
+        "scaler.unscale_(actor)",
+        "scaler.unscale_(critic)",
+        "scaler.step(actor)",
+        "clip_grad_norm_(p, 1)",
+        "scaler.step(critic)",
+        "scaler.update()",
+    ]
+
+
 def test_float16_without_anything_between(tmp_path: Path) -> None:
     text = source(
         "scaler = 1\nloss = model(x)\nloss.backward(retain_graph=True)\nself.opt.step()\n"
@@ -355,6 +373,19 @@ def test_float16_without_anything_between(tmp_path: Path) -> None:
             "loss.backward()",
             "",
             "did not record where the optimizer steps",
+        ),
+        (
+            "loss = model(x)\nloss.backward()\nif not finite(model):\n    continue\noptimizer.step()",
+            "loss.backward()",
+            "optimizer.step()",
+            "may be left out, which the gradient scaler has to be told",
+        ),
+        (
+            "loss = model(x)\nloss.backward()\nif late:\n    penalty(model).backward()\n"
+            "optimizer.step()",
+            "loss.backward()",
+            "optimizer.step()",
+            "is not the only backward() there",
         ),
     ],
 )
@@ -498,3 +529,50 @@ def test_a_librarys_loop_is_refused_with_its_own_option(tmp_path: Path) -> None:
         "no call of the model followed by a backward"
         in refusals(tmp_path, text, JobSites(), {"amp_dtype": "bfloat16"})["amp_dtype"]
     )
+
+
+HELPER = """import torch
+
+
+def compute(model, x):
+{before}
+    return model(x).sum()
+
+
+def train(model, loader):
+    for x in loader:
+        loss = compute(model, x)
+        loss.backward()
+
+
+train(model, loader)
+"""
+
+
+def test_what_a_helper_does_before_it_calls_the_model_is_said(tmp_path: Path) -> None:
+    def of(before: str) -> tuple[str, JobSites]:
+        text = HELPER.format(before=textwrap.indent(before, "    "))
+        outer = call(text, "train(model, loader)", which=1)
+        inner = call(text, "compute(model, x)", which=1)
+        training_call = call(text, "model(x)", which=text.count("model(x)") - 1)
+        return text, JobSites(
+            "train.py",
+            forwards=(ForwardSite("Net", (training_call, inner, outer)),),
+            backwards=(BackwardSite((call(text, "loss.backward()"), outer), 0),),
+        )
+
+    text, sites = of("x = encode(x)")
+    (tmp_path / "train.py").write_text(text)
+    (written,) = make_patch(tuned(tmp_path, sites, {"amp_dtype": "bfloat16"})).written
+    assert "all of compute (train.py:6) comes under autocast" in " ".join(written.change.notes)
+    text, sites = of("with torch.no_grad():\n    target = model(x)")
+    reason = refusals(tmp_path, text, sites, {"amp_dtype": "bfloat16"})["amp_dtype"]
+    assert "computes without gradients before it calls the model" in reason
+
+
+def test_a_loss_made_in_the_line_of_its_backward_by_an_operator(tmp_path: Path) -> None:
+    for line in ("(out @ w).mean().backward()", "(-(out.log() * y).sum()).backward()"):
+        text = source(f"out = model(x)\n{line}\n")
+        found = training(text, "model(x)", line, OUTER)
+        reason = refusals(tmp_path, text, found, {"amp_dtype": "bfloat16"})["amp_dtype"]
+        assert "computed in the line of its backward" in reason

@@ -241,3 +241,23 @@ def test_copies_that_are_refused(tmp_path: Path) -> None:
         "no copy of a batch"
         in refusals(tmp_path, text, ONLY, {"non_blocking": True})["non_blocking"]
     )
+
+
+def test_a_copy_that_may_be_one_to_the_host_is_waited_for(tmp_path: Path) -> None:
+    helper = "import torch\ndef move(d, dev):\n    return {{k: {what} for k, v in d.items()}}\n"
+    text = helper.format(what="v.to(dev)")
+    sites = JobSites("train.py", transfers=(call(text, "v.to(dev)"),))
+    after = patched(tmp_path, text, sites, {"non_blocking": True})
+    assert "v.to(dev, non_blocking=not v.is_cuda)" in after
+    text = helper.format(what="wrap(v).to(dev)")
+    sites = JobSites("train.py", transfers=(call(text, "wrap(v).to(dev)"),))
+    reason = refusals(tmp_path, text, sites, {"non_blocking": True})["non_blocking"]
+    assert "may also be one to the host" in reason
+
+
+def test_what_would_be_undone_or_depends_on_the_machine_is_refused(tmp_path: Path) -> None:
+    text = "import torch\ndef seed():\n    torch.backends.cuda.matmul.allow_tf32 = False\nseed()\n"
+    reason = refusals(tmp_path, text, ONLY, {"matmul_precision": "high"})["matmul_precision"]
+    assert "train.py:3 sets it in another way" in reason
+    reason = refusals(tmp_path, text, ONLY, {"cpu_affinity": "physical"})["cpu_affinity"]
+    assert "depends on the machine" in reason

@@ -62,6 +62,7 @@ def autocast(context: Context) -> Change:
         )
         edits += [*need_torch(region.file), _written(region, header)]
         where.append(at(region.file, region.file.line(region.first)))
+    notes = _also_inside(context)
     _keep_apart(regions)
     if context.value("amp_dtype") == "float16":
         backwards = {(b.stack[0].file, b.stack[0].line) for b in context.sites.backwards if b.stack}
@@ -70,8 +71,50 @@ def autocast(context: Context) -> Change:
                 "backward() is called in several places; gradient scaling must be written by hand"
                 " for each"
             )
+        function = regions[0].file.function(regions[0].call)
+        if len(m.findall(function, m.Call(func=m.Attribute(attr=m.Name("backward"))))) > 1:
+            raise Refused(
+                f"{at(regions[0].file, regions[0].file.line(regions[0].call))} is not the only"
+                " backward() there; gradient scaling must be written by hand for each"
+            )
         edits += scaled(context, regions[0].file, regions[0].block, regions[0].call)
-    return change(edits, where)
+    return change(edits, where, notes)
+
+
+def _also_inside(context: Context) -> list[str]:
+    """What comes under autocast though it did not in the trials: lines before the model's call, in
+    a function that is called as a whole.
+
+    Raises:
+        Refused: they call a model without gradients, whose casts of the weights would be reused.
+    """
+    notes = []
+    for backward in context.sites.backwards:
+        if not 0 <= backward.forward < len(context.sites.forwards):
+            continue
+        forward = context.sites.forwards[backward.forward].stack
+        begin, _ = _parting(context, forward, backward.stack)
+        for site in forward[: forward.index(begin)] if begin in forward else ():
+            if not site.own:
+                continue
+            file = context.tree.file(site)
+            call = file.call(site)
+            inside = [
+                before
+                for block, statement in file.blocks(call)
+                for before in block.body[: list(block.body).index(statement)]
+            ]
+            if any(m.findall(part, GRADLESS) for part in inside):
+                raise Refused(
+                    f"{site.function} ({at(file, site.line)}) computes without gradients before it"
+                    " calls the model, which must stay outside: write the `with` in it by hand"
+                )
+            if any(m.findall(part, m.Call(args=[m.AtLeastN(m.Arg(), n=1)])) for part in inside):
+                notes.append(
+                    f"all of {site.function} ({at(file, site.line)}) comes under autocast; in the"
+                    " trials it began at the model's call"
+                )
+    return notes
 
 
 def _written(region: Region, header: str) -> Edit:
@@ -180,11 +223,11 @@ def _computes(file: SourceFile, gradient: cst.Call) -> bool:
     small = line.body if isinstance(line, cst.SimpleStatementLine) else ()
     before = itertools.takewhile(lambda part: part not in parents, small)
     given = [argument for argument in gradient.args if argument.keyword is None]
-    calls = itertools.chain.from_iterable(
-        m.findall(node, m.Call(args=[m.AtLeastN(m.Arg(), n=1)]))
-        for node in [*before, gradient.func, *given]
+    parts = [*before, gradient.func, *given]
+    calls = itertools.chain.from_iterable(m.findall(part, m.Call()) for part in parts)
+    return any(not m.matches(call, WITHOUT_TENSORS) for call in calls) or any(
+        m.findall(part, m.OneOf(m.MatrixMultiply(), m.Power())) for part in parts
     )
-    return any(not m.matches(call, WITHOUT_TENSORS) for call in calls)
 
 
 def _nameless(file: SourceFile, statement: Statement, model: cst.Call, gradient: cst.Call) -> bool:
@@ -233,11 +276,16 @@ def _assigns(
     )
 
 
+GRADLESS = m.OneOf(
+    *(m.Attribute(attr=m.Name(name)) for name in ("no_grad", "inference_mode")),
+    *(m.Name(name) for name in ("no_grad", "inference_mode")),
+)
 # the job's own GradScaler, switched off: its product needs no autocast
 SCALED = m.Call(func=m.Attribute(attr=m.Name("scale")), args=[m.Arg()])
 WITHOUT_TENSORS = m.OneOf(
     *(m.Call(func=m.Name(name)) for name in ("len", "int", "float")),
     m.Call(func=m.Attribute(attr=m.Name("zero_grad"))),
+    *(m.Call(func=m.Attribute(attr=m.Name(name)), args=[]) for name in ("mean", "sum")),
     SCALED,
 )
 ZERO_GRAD = m.SimpleStatementLine(

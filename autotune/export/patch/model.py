@@ -17,7 +17,7 @@ from autotune.export.patch.edits import Edit, Insert, Replace
 from autotune.export.patch.expressions import around, atom
 from autotune.export.patch.source import Refused, SourceFile, Statement
 from autotune.export.patch.start import need_torch
-from autotune_spaces.knobs.compile_mode import REGIONAL, arguments
+from autotune_spaces.knobs.compile_mode import CUDA_GRAPHS, REGIONAL, arguments
 from autotune_spaces.sites import ForwardSite, SourceCall
 
 
@@ -25,7 +25,8 @@ def compiled(context: Context) -> Change:
     """``model.compile(…)`` for every top-level module called in training.
 
     Raises:
-        Refused: the source does not show where one of them is made, or the mode is "regional".
+        Refused: the source does not show where one of them is made, it is of a class of torch.nn,
+            or the mode is "regional".
     """
     mode = context.value("compile_mode")
     if mode == REGIONAL:
@@ -37,15 +38,23 @@ def compiled(context: Context) -> Change:
         f'{name}="{word}"' if isinstance(word, str) else f"{name}={word}"
         for name, word in arguments(mode).items()
     )
+    for forward in context.sites.forwards:
+        if forward.of_torch:
+            raise Refused(
+                f"`compile()` does nothing to {forward.module}, a class of torch.nn: call it in a"
+                " class of your own, or use `torch.compile(model)` in its place"
+            )
     found = _after_making(context, lambda file, name: f"{name}.compile({argument})")
-    return change(
-        found.edits,
-        found.where,
-        [
-            "if the model has dropout, it draws different random numbers in compiled code",
-            "if the program evaluates this model, its first evaluation includes compilation",
-        ],
-    )
+    notes = [
+        "if the model has dropout, it draws different random numbers in compiled code",
+        "if the program evaluates this model, its first evaluation includes compilation",
+    ]
+    if mode in CUDA_GRAPHS:
+        notes.append(
+            "clone outputs that you keep, in evaluation too: the next call of the model overwrites"
+            " them"
+        )
+    return change(found.edits, found.where, notes)
 
 
 def channels_last(context: Context) -> Change:
@@ -169,23 +178,31 @@ def _set_by_method(file: SourceFile, owner: cst.ClassDef, name: str) -> Statemen
     The method is ``__init__``, or else the only one that sets it.
 
     Raises:
-        Refused: several methods other than ``__init__`` set it.
+        Refused: several methods set it, and not just to move it.
     """
-    methods: dict[object, cst.CSTNode] = {
-        file.function(node): node for node in _assignments(owner, name, nested=True)
-    }
+    moved = m.OneOf(*(_assignment(name, method) for method in ("to", "cuda", "cpu", "train")))
+    nodes = list(_assignments(owner, name, nested=True))
+    methods: dict[object, cst.CSTNode] = {file.function(node): node for node in nodes}
     first = [
         node
         for method, node in methods.items()
         if isinstance(method, cst.FunctionDef) and method.name.value == "__init__"
     ]
-    if not first and len(methods) > 1:
+    making = {file.function(node) for node in nodes if not m.matches(node, moved)}
+    if len(making) > 1:
         raise Refused(
             f"several methods of {owner.name.value} set `{name}`, so it is unclear which one"
             " makes the model"
         )
     chosen = first or list(methods.values())
     return file.blocks(chosen[0])[-1][1] if chosen else None
+
+
+def _assignment(name: str, method: str) -> m.Assign:
+    """``name = name.method(…)``"""
+    owner, _, attribute = name.rpartition(".")
+    of = m.Attribute(value=m.Name(owner), attr=m.Name(attribute))
+    return m.Assign(value=m.Call(func=m.Attribute(value=of, attr=m.Name(method))))
 
 
 def _assignments(scope: cst.CSTNode, name: str, nested: bool = False) -> Iterator[cst.CSTNode]:

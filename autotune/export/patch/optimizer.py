@@ -72,7 +72,8 @@ def scaled_learning_rate(context: Context) -> Change:
     scaled = _each(context, lambda site, call: _scaled(site, call, factor))
     note = (
         f"the learning rate is multiplied by {factor}; code that sets learning rates of its own"
-        " (OneCycleLR, eta_min, an assignment to param_groups) needs the same factor"
+        " (OneCycleLR, eta_min, an assignment to param_groups) needs the same factor, and so does the"
+        " optimizer's state in a checkpoint from before"
     )
     return change(scaled.edits, scaled.where, [note])
 

@@ -7,6 +7,7 @@ knob ──▶ transformation ──▶ Change (edits) ──┐
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -29,6 +30,8 @@ from autotune.export.tuned import TunedConfig
 from autotune_spaces.base import Knob, Value
 from autotune_spaces.knobs import VARIABLE_PREFIX
 from autotune_spaces.knobs.via import ViaKnob
+
+CPU_NUMBERS = re.compile(r"[\d,-]+")  # such as 0-3,8
 
 TRANSFORMATIONS: dict[str, Callable[[Context], Change]] = {
     "channels_last": channels_last,
@@ -115,6 +118,8 @@ def _at_start(context: Context, name: str, knob: Knob) -> Change:
     variables = _variables(knob, value)
     if variables:
         return environment(context, variables)
+    if name == "cpu_affinity" and not CPU_NUMBERS.fullmatch(str(value)):
+        raise Refused("which cores these are depends on the machine that the job runs on")
     lines = knob.snippet(value).splitlines()
     code = "\n".join(line.partition("  #")[0].strip() for line in lines)
     if ARGUMENT.fullmatch(code):

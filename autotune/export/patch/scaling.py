@@ -21,6 +21,7 @@ from autotune.export.patch.start import after_imports, need_torch
 BACKWARD = m.SimpleStatementLine(
     body=[m.Expr(value=m.Call(func=m.Attribute(attr=m.Name("backward"))))]
 )
+LEAVES = m.OneOf(m.Continue(), m.Break(), m.Return())
 STEP = m.SimpleStatementLine(
     body=[m.Expr(value=m.Call(func=m.Attribute(attr=m.Name("step")), args=[]))]
 )
@@ -59,7 +60,18 @@ def scaled(context: Context, file: SourceFile, block: Block, backward: cst.Call)
         Insert(file, after_imports(file), (made,), blank=True),
         Replace(file, backward, lambda c: _scale(c, name)),
     ]
-    if body.index(steps[0][0]) > body.index(line) + 1:
+    holders = [holder for holder, _, _ in steps]
+    between = [
+        statement
+        for statement in body[body.index(line) + 1 : body.index(holders[-1])]
+        if statement not in holders
+    ]
+    if any(m.findall(statement, LEAVES) for statement in between):
+        raise Refused(
+            f"the step after the backward at {at(file, file.line(backward))} may be left out, which"
+            " the gradient scaler has to be told: call its update() there"
+        )
+    if between:
         edits += [
             Insert(file, line, (f"{name}.unscale_({optimizer})",)) for _, _, optimizer in steps
         ]

@@ -19,6 +19,7 @@ from autotune.export.patch.expressions import shown
 from autotune.export.patch.source import Refused, SourceFile
 from autotune_spaces.sites import SettingSite
 
+TF32 = m.Attribute(value=m.Attribute(attr=m.Name("matmul")), attr=m.Name("allow_tf32"))
 # Read by the dynamic loader, malloc or Python itself before the first line of a program runs.
 TOO_LATE = ("LD_", "MALLOC_", "GLIBC_", "PYTHON", "MIMALLOC_", "TCMALLOC_")
 
@@ -28,12 +29,17 @@ def switch(context: Context, code: str) -> Change:
 
     If the job's own call of that function ran, its argument is changed; otherwise the line is
     inserted. The job's assignments to the same switch stay: none ran while the job was tuned, or
-    the setting would not have been proven.
+    the setting would not have been proven. (``allow_tf32`` may have: before training began.)
 
     Raises:
-        Refused: the program's own file is unknown, or the job's own call cannot be changed.
+        Refused: the program's own file is unknown, the job's own call cannot be changed, or it
+            assigns what the line sets.
     """
     name, _, rest = code.removeprefix("torch.").partition("(")
+    if name == "set_float32_matmul_precision":
+        for file in context.own_files():
+            for own_line in m.findall(file.module, m.Assign(targets=[m.AssignTarget(TF32)])):
+                raise Refused(f"{at(file, file.line(own_line))} sets it in another way")
     own = [site for site in context.sites.settings if site.name == name]
     return _changed_calls(context, own, rest.removesuffix(")")) if own else _new(context, code)
 

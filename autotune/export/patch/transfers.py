@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import libcst as cst
 
 from autotune.export.patch.arguments import with_arguments
 from autotune.export.patch.context import Change, Context, at, change
 from autotune.export.patch.edits import Replace
-from autotune.export.patch.source import Refused
+from autotune.export.patch.source import Refused, SourceFile
 
 
 def non_blocking(context: Context) -> Change:
@@ -36,10 +38,33 @@ def non_blocking(context: Context) -> Change:
             raise Refused(
                 f"the copy at {at(file, site.line)} is not a plain .to(device) or .cuda()"
             )
-        edits.append(
-            Replace(
-                file, call, lambda c: with_arguments(c, (), {"non_blocking": "True"}, "Tensor.to")
-            )
-        )
+        edits.append(Replace(file, call, partial(_with_flag, flag=_flag(file, call))))
         where.append(at(file, site.line))
     return change(edits, where)
+
+
+def _with_flag(call: cst.Call, flag: str) -> cst.Call:
+    return with_arguments(call, (), {"non_blocking": flag}, "Tensor.to")
+
+
+def _flag(file: SourceFile, call: cst.Call) -> str:
+    """``True``; where the function is told the device, and may copy to the host, which must be
+    waited for: whether the tensor is there now.
+
+    Raises:
+        Refused: that cannot be written, because the tensor has no name.
+    """
+    function = file.function(call)
+    if not isinstance(function, cst.FunctionDef):
+        return "True"
+    told = {parameter.name.value for parameter in function.params.params}
+    devices = [a.value for a in call.args[:1]]
+    if not any(isinstance(d, cst.Name) and d.value in told for d in devices):
+        return "True"
+    tensor = cst.ensure_type(call.func, cst.Attribute).value
+    if not isinstance(tensor, cst.Name):
+        raise Refused(
+            f"the copy at {at(file, file.line(call))} may also be one to the host, which must be"
+            " waited for"
+        )
+    return f"not {tensor.value}.is_cuda"

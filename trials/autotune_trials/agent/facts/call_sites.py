@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,7 +78,8 @@ class SiteRecorder(Listener):
         self._root = os.getcwd() if wanted else ""
         self._loaders: list[Built] = []
         self._optimizers: list[Built] = []
-        self._forwards: dict[Any, tuple[str, tuple[Spot, ...], tuple[tuple[str, int], ...]]] = {}
+        # (module's class, stack, images) of ForwardSite
+        self._forwards: dict[Any, tuple[type, tuple[Spot, ...], tuple[tuple[str, int], ...]]] = {}
         self._backwards: dict[Any, tuple[tuple[Spot, ...], int]] = {}
         self._steps: dict[Any, tuple[Spot, ...]] = {}
         self._transfers: dict[Any, tuple[Spot, ...]] = {}
@@ -143,7 +144,7 @@ class SiteRecorder(Listener):
                 if (d := self._image(value))
             )
             self._forwards[key] = (
-                type(module).__name__,
+                type(module),
                 spots(frame, self._torch_directory, module),
                 images,
             )
@@ -208,16 +209,15 @@ class SiteRecorder(Listener):
         return JobSites(
             program=sources.name(program) if program and sources.own(program) else "",
             loader=self._loader(agent, sources),
-            optimizers=tuple(
-                dict.fromkeys(
-                    s
-                    for s in (self._optimizer(c.optimizer, sources) for c in agent.live.controls)
-                    if s is not None
-                )
-            )[:MOST],
+            optimizers=tuple(dict.fromkeys(self._optimizer_sites(agent, sources)))[:MOST],
             forwards=tuple(
-                ForwardSite(name, _led_by(stack, sources), images)
-                for name, stack, images in self._forwards.values()
+                ForwardSite(
+                    kind.__name__,
+                    _led_by(stack, sources),
+                    images,
+                    kind.__module__.startswith("torch.nn.modules"),
+                )
+                for kind, stack, images in self._forwards.values()
             ),
             backwards=tuple(
                 BackwardSite(_led_by(stack, sources), first)
@@ -257,6 +257,21 @@ class SiteRecorder(Listener):
         return BuiltSite(
             sources.call(mine.spot), _class(mine.kind), _parameters(mine.kind), len(others)
         )
+
+    def _optimizer_sites(self, agent: Agent, sources: Sources) -> Iterator[BuiltSite]:
+        """Where the optimizers that step were built, and those of the job's own that may step
+        later (a discriminator's).
+        """
+        stepping = [control.optimizer for control in agent.live.controls]
+        for optimizer in stepping:
+            if (site := self._optimizer(optimizer, sources)) is not None:
+                yield site
+        for built in self._optimizers:
+            optimizer = built.reference()
+            if optimizer is not None and not any(optimizer is other for other in stepping):
+                site = self._optimizer(optimizer, sources)
+                if site is not None and site.call.own:
+                    yield site
 
     def _optimizer(self, optimizer: Any, sources: Sources) -> BuiltSite | None:
         mine = next((b for b in self._optimizers if b.reference() is optimizer), None)

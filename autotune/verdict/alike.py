@@ -16,8 +16,9 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from statistics import fmean, median
 
 from autotune.verdict.timing import (
     LATER_EPOCH,
@@ -88,27 +89,91 @@ def _over_the_same_epochs(windows: list[Window]) -> list[Window]:
     return [part_of(w, 0, end) for w, end in zip(windows, ends, strict=True)]
 
 
-def own_stalls(sides: Sequence[Sequence[Window]]) -> list[frozenset[int]]:
-    """For each side, the iterations at which the job itself stalls: most of its runs do, and again
-    at another iteration, or the other side at the same. (What is compiled anew once is no such
-    stall: a whole training pays for it once.)
+@dataclass(frozen=True)
+class OwnStalls:
+    """The stalls of one side that are the job's own: a checkpoint every 100 steps.
+
+    Attributes:
+        at: iterations.
+        cost: what they add to a sample on average: seconds, or joules.
+    """
+
+    at: frozenset[int] = frozenset()
+    cost: float = 0.0
+
+
+Values = Callable[[Window], Sequence[float]]
+
+
+def own_stalls(
+    sides: Sequence[Sequence[Window]], values: Values = lambda window: window.times_s
+) -> list[OwnStalls]:
+    """Those of each of two sides. Most of its runs stall there, and again at another iteration, or
+    the other side at the same. (What is compiled anew once is no such stall: a whole training pays
+    for it once.)
+
+    If both sides have some, they come equally often with both, in samples: the windows may hold
+    more of them on one side. So does a side whose windows end before the other's first.
+
+    Args:
+        values: what is counted: times, or joules.
     """
     found = [_stalls_of_most(windows) for windows in sides]
-    return [
+    own = [
         frozenset(at for at in mine if _recurs(mine) or at in theirs)
         for mine, theirs in zip(found, reversed(found), strict=True)
+    ]
+    if not any(own):
+        return [OwnStalls() for _ in sides]
+    seen = [
+        [value for w in windows for value in _excess(w, at, values(w))]
+        for windows, at in zip(sides, own, strict=True)
+    ]
+    samples = [sum(math.fsum(w.samples[WARM_UP_MINIMUM:]) for w in windows) for windows in sides]
+    for mine, other in ((0, 1), (1, 0)):
+        if own[mine]:
+            continue
+        longest = max((len(w.times_s) for w in sides[mine]), default=0)
+        if longest <= min(own[other]):
+            own[mine], seen[mine], samples[mine] = own[other], seen[other], samples[other]
+    if all(seen):
+        rate = sum(map(len, seen)) / max(sum(samples), 1.0)
+        return [OwnStalls(at, rate * fmean(each)) for at, each in zip(own, seen, strict=True)]
+    return [
+        OwnStalls(at, math.fsum(each) / max(count, 1.0))
+        for at, each, count in zip(own, seen, samples, strict=True)
     ]
 
 
 def _stalls_of_most(windows: Sequence[Window]) -> frozenset[int]:
     stalled: Counter[int] = Counter()
     for window in windows:
-        # of workers that deliver in rounds, the first batch of each takes as long as the round
-        limit = max(window.workers, 1) * usual_limit(window.times_s, window.workers)
+        limit = _limit_s(window)
         found = [at for at, time_s in enumerate(window.times_s) if time_s > limit]
         stalled.update({at + near for at in found for near in (-1, 0, 1)})
     reached = {at: sum(len(w.times_s) > at for w in windows) for at in stalled}
-    return frozenset(at for at, runs in stalled.items() if runs > max(reached[at] / 2, 1))
+    return frozenset(
+        at
+        for at, runs in stalled.items()
+        if at >= WARM_UP_MINIMUM and runs > max(reached[at] / 2, 1)
+    )
+
+
+def _limit_s(window: Window) -> float:
+    """Above which an iteration stalls. Of workers that deliver in rounds, the first batch of each
+    takes as long as the round.
+    """
+    return max(window.workers, 1) * usual_limit(window.times_s or (0.0,), window.workers)
+
+
+def _excess(window: Window, stalls: frozenset[int], values: Sequence[float]) -> list[float]:
+    """By how much each of ``stalls`` that ``window`` holds exceeds a usual iteration."""
+    limit, usual = _limit_s(window), median(values or (0.0,))
+    return [
+        max(values[at] - usual, 0.0)
+        for at in stalls
+        if at < len(values) and window.times_s[at] > limit
+    ]
 
 
 def _recurs(stalls: frozenset[int]) -> bool:
@@ -117,20 +182,18 @@ def _recurs(stalls: frozenset[int]) -> bool:
 
 def stalls_alike(
     parts: Sequence[tuple[int, Window]],
-    own: Sequence[frozenset[int]],
-    values: Callable[[Window], Sequence[float]] = lambda window: window.times_s,
+    own: Sequence[OwnStalls],
+    values: Values = lambda window: window.times_s,
 ) -> list[Stalls]:
     """How the stalls of ``parts``, from :func:`counted_alike`, count.
 
     Args:
-        own: of each side, as :func:`own_stalls` gives them. One at an iteration that the other
-            part does not reach is limited: it could not show its own.
-        values: what is stalled: times, or joules.
+        own: of each side, as :func:`own_stalls` gives them.
+        values: what is counted: times, or joules.
     """
     rounds_of = max(1, *(window.workers for _, window in parts))
     limit = max(usual_limit(values(window), rounds_of) for _, window in parts)
-    end = min(start + len(window.times_s) for start, window in parts)
     return [
-        Stalls(limit, rounds_of, frozenset(at - start for at in stalls if start <= at < end))
+        Stalls(limit, rounds_of, frozenset(at - start for at in stalls.at), stalls.cost)
         for (start, _), stalls in zip(parts, own, strict=True)
     ]

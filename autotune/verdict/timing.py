@@ -66,12 +66,14 @@ class Stalls:
         limit: what the mean of a round is reduced to, the same in both windows; 0.0: nothing is.
         rounds_of: iterations per round, the same in both.
         own: indices of iterations at which the job itself stalls in most runs (it saves every 100
-            steps): these count in full.
+            steps): these count as usual ones here, and as ``own_cost``.
+        own_cost: what the job's own stalls add to a sample, over all runs.
     """
 
     limit: float
     rounds_of: int = 1
     own: frozenset[int] = frozenset()
+    own_cost: float = 0.0
 
 
 def winsorized_mean(times: Sequence[float], rounds_of: int = 1) -> float:
@@ -107,11 +109,9 @@ def _mean(times: Sequence[float], stalls: Stalls) -> float:
     if stalls.limit <= 0:
         return fmean(times)
     usual = median(times)
-    own = {at: times[at] - usual for at in stalls.own if at < len(times) and times[at] > usual}
-    rest = [usual if at in own else value for at, value in enumerate(times)]
+    rest = [min(value, usual) if at in stalls.own else value for at, value in enumerate(times)]
     means, sizes = zip(*_rounds(rest, stalls.rounds_of), strict=True)
-    limited = fmean((min(mean, stalls.limit) for mean in means), weights=sizes)
-    return limited + math.fsum(own.values()) / len(times)
+    return fmean((min(mean, stalls.limit) for mean in means), weights=sizes)
 
 
 def warm_up_end(times: Sequence[float]) -> int:
@@ -368,7 +368,7 @@ def cost_per_sample(
     """
     samples, times = mean_samples(window), window.times_s
     mean = winsorized_mean(times, window.workers) if stalls is None else _mean(times, stalls)
-    cost = mean / samples
+    cost = mean / samples + (stalls.own_cost if stalls is not None else 0.0)
     turnover = mean_turnover_s(window) if turnover_s is None else turnover_s
     if turnover and window.epoch_iterations:
         cost += turnover / (window.epoch_iterations * samples)
@@ -390,8 +390,9 @@ def joules_per_sample(window: Window, stalls: Stalls | None = None) -> float:
             remedy="run the same command again to continue; or use objective: throughput",
         )
     joules = window.joules
-    mean = winsorized_mean(joules, window.workers) if stalls is None else _mean(joules, stalls)
-    return mean / mean_samples(window)
+    if stalls is None:
+        return winsorized_mean(joules, window.workers) / mean_samples(window)
+    return _mean(joules, stalls) / mean_samples(window) + stalls.own_cost
 
 
 def cost_of_counted(
@@ -463,19 +464,26 @@ def reader_of(windows: Sequence[Window], compute_s: float | None) -> ReaderFacts
     return ReaderFacts(fetch_s=max(wall_s - queued_s, cpu_s), cpu_s=cpu_s, compute_s=compute_s)
 
 
-def anatomy(window: Window, left_out: int, *, turnover_s: float | None = None) -> Anatomy:
+def anatomy(
+    window: Window, left_out: int, *, turnover_s: float | None = None, stalls: Stalls | None = None
+) -> Anatomy:
     """Where the time of one iteration of ``window`` goes.
 
     Args:
         left_out: number of iterations dropped before ``window``, for the report.
         turnover_s: mean time lost at an epoch boundary, if known better than from this window
             alone.
+        stalls: how they count; None: by this window alone.
     """
     times = window.times_s
     count = len(times)
     reader = fmean(waiting_times_s(window) or [window.phases_s.get("data", 0.0) / count])
     batch = fmean(times)
-    iteration = winsorized_mean(times, rounds_of=window.workers)
+    iteration = (
+        winsorized_mean(times, rounds_of=window.workers)
+        if stalls is None
+        else _mean(times, stalls) + stalls.own_cost * mean_samples(window)
+    )
     phases = {name: window.phases_s[name] / count for name in PHASES if name in window.phases_s}
     return Anatomy(
         phases_s=phases,
@@ -483,7 +491,7 @@ def anatomy(window: Window, left_out: int, *, turnover_s: float | None = None) -
         median_s=median(times),
         min_s=min(times),
         max_s=max(times),
-        samples_per_s=1.0 / cost_per_sample(window, turnover_s=turnover_s),
+        samples_per_s=1.0 / cost_per_sample(window, turnover_s=turnover_s, stalls=stalls),
         reader_cost_s=reader,
         batch_cost_s=batch,
         reader_ratio=reader / batch if batch > 0 else 0.0,

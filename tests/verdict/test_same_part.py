@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from autotune.stages.measuring.pair_figures import PairFigures
-from autotune.verdict.alike import counted_alike, own_stalls
+from autotune.verdict.alike import OwnStalls, counted_alike, own_stalls
 from autotune_trials.protocol.messages import Record, Window
 
 SPEC: Any = SimpleNamespace(objective="throughput", second_objective="", planned_steps=20_000)
@@ -73,7 +73,7 @@ def test_a_stall_of_the_machine_is_limited_alike() -> None:
         candidate[2], times_s=(*candidate[2].times_s[:150], 60.0, *candidate[2].times_s[151:])
     )
     candidate[2] = stalled
-    assert own_stalls([reference, candidate]) == [frozenset()] * 2
+    assert own_stalls([reference, candidate]) == [OwnStalls(), OwnStalls()]
     assert np.exp(figures(reference, candidate).log_speedups()[2]) == pytest.approx(
         24 / (12 + 1.0), rel=0.03
     )
@@ -127,19 +127,37 @@ def test_what_happens_once_is_no_stall_of_the_jobs_own() -> None:
     assert speedup(figures(reference, candidate)) == pytest.approx(truth, rel=0.03)
 
 
-def test_a_stall_that_the_other_window_does_not_reach_is_limited() -> None:
-    """A checkpoint of 0.5 s every 190 steps."""
+def test_windows_that_hold_unlike_numbers_of_checkpoints_are_charged_equally_many() -> None:
+    """0.5 s every 190 steps: one side's windows hold one, the other's two."""
 
-    def saves(iteration_s: float, seed: int, steps: int) -> Window:
+    def saves(iteration_s: float, seed: int, steps: int, **more: Any) -> Window:
         times = noisy(iteration_s, seed, steps)
         for at in range(189, steps, 190):
             times[at] += 0.5
-        return window(times)
+        return window(times, **more)
 
     pairs = figures(
         [saves(0.0100, s, 363) for s in range(5)], [saves(0.0093, 9 + s, 388) for s in range(5)]
     )
-    assert speedup(pairs) == pytest.approx((190 * 0.01 + 0.5) / (190 * 0.0093 + 0.5), rel=0.03)
+    rate = 15 / (5 * (353 + 378))
+    truth = (0.01 + 0.5 * rate) / (0.0093 + 0.5 * rate)
+    assert speedup(pairs) == pytest.approx(truth, rel=0.01)
+    # whole epochs, of which only some hold one
+    epochs = {"turnovers_at": (150, 300), "turnovers_s": (0.0, 0.0), "epoch_iterations": 150}
+    workers = figures(
+        [saves(0.045, s, 240) for s in range(5)],
+        [saves(0.03, 9 + s, 354, workers=1, **epochs) for s in range(5)],
+    )
+    assert max(workers.log_speedups()) - min(workers.log_speedups()) < 0.02
+    assert speedup(workers) < 0.045 / 0.03
+
+
+def test_a_larger_batch_that_ends_before_the_first_checkpoint_pays_for_it_all_the_same() -> None:
+    small = [saving(0.1, s, 10.0) for s in range(5)]
+    large = [
+        dataclasses.replace(window(noisy(0.42, 9 + s, 70)), samples=(32.0,) * 70) for s in range(5)
+    ]
+    assert speedup(figures(small, large)) == pytest.approx(0.98, abs=0.02)
 
 
 def test_a_trend_is_the_same_for_both() -> None:

@@ -17,7 +17,7 @@ from autotune.job.spec import JobSpec
 from autotune.objectives import WHOLE_TRAINING
 from autotune.results import Anatomy, TrainingTime
 from autotune.stages.measuring.fresh import wall_s
-from autotune.verdict.alike import counted_alike, own_stalls, stalls_alike
+from autotune.verdict.alike import OwnStalls, Values, counted_alike, own_stalls, stalls_alike
 from autotune.verdict.sequential import robust_mean
 from autotune.verdict.speedup import LogRatio, noise_of
 from autotune.verdict.timing import (
@@ -40,6 +40,10 @@ from autotune_trials.protocol.messages import Record
 # The noise in OBSERVE's blocks weighs as much as this many pairs. More than 5% comes from a single
 # block: a run's window is many times as long.
 USUAL_PAIRS, MOST_NOISE = 3, 0.05
+VALUES: dict[str, Values] = {  # what is counted, by objective
+    "throughput": lambda window: window.times_s,
+    "energy": lambda window: window.joules or (0.0,),
+}
 
 
 class PairFigures:
@@ -59,11 +63,8 @@ class PairFigures:
     ) -> None:
         self._spec, self.cold_s = spec, cold_s
         self.reference, self.candidate = reference, candidate
-        # runs of both sides, and the stalls found in them
-        self._stalls: tuple[tuple[tuple[Record, ...], ...], list[frozenset[int]]] = (
-            ((), ()),
-            [frozenset(), frozenset()],
-        )
+        # objective -> runs of both sides, and the stalls found in them
+        self._stalls: dict[str, tuple[tuple[tuple[Record, ...], ...], list[OwnStalls]]] = {}
 
     @property
     def seeds(self) -> list[int]:
@@ -148,7 +149,11 @@ class PairFigures:
         last = max(self.seeds)
         runs = self.reference[last], self.candidate[last]
         parts = counted_alike([run.window for run in runs], later_epochs=_later(*runs))
-        first, second = (anatomy(part, start) for start, part in parts)
+        stalls = stalls_alike(parts, self._own_stalls())
+        first, second = (
+            anatomy(part, start, stalls=each)
+            for (start, part), each in zip(parts, stalls, strict=True)
+        )
         return first, second
 
     @property
@@ -261,19 +266,21 @@ class PairFigures:
         """Joules per sample of both, by the machine's counters."""
         windows = reference.window, candidate.window
         parts = counted_alike(windows, later_epochs=later_epochs)
-        stalls = stalls_alike(parts, self._own_stalls(), lambda w: w.joules or (0.0,))
+        stalls = stalls_alike(parts, self._own_stalls("energy"), VALUES["energy"])
         first, second = (
             joules_per_sample(part, each) for (_, part), each in zip(parts, stalls, strict=True)
         )
         return first, second
 
-    def _own_stalls(self) -> list[frozenset[int]]:
-        """Iterations at which each side itself stalls; looked for again only with further runs."""
+    def _own_stalls(self, objective: str = "throughput") -> list[OwnStalls]:
+        """The stalls of each side that are its own; looked for again only with further runs."""
         sides = tuple(self.reference.values()), tuple(self.candidate.values())
-        before, found = self._stalls
+        before, found = self._stalls.get(objective, (((), ()), []))
         if [list(map(id, side)) for side in before] != [list(map(id, side)) for side in sides]:
-            found = own_stalls([[record.window for record in side] for side in sides])
-            self._stalls = sides, found
+            found = own_stalls(
+                [[record.window for record in side] for side in sides], VALUES[objective]
+            )
+            self._stalls[objective] = sides, found
         return found
 
     def _turnover_s(self, record: Record) -> float | None:

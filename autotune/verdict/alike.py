@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from statistics import fmean, median
@@ -26,8 +26,10 @@ from autotune.verdict.timing import (
     Stalls,
     epoch_iterations,
     first_counted,
+    mean_samples,
     part_of,
     usual_limit,
+    warm_up_end,
 )
 from autotune_trials.protocol.messages import Window
 
@@ -48,11 +50,11 @@ def counted_alike(windows: Sequence[Window], *, later_epochs: bool) -> list[tupl
     starts = [first_counted(w, later_epochs=later_epochs) for w in windows]
     ends = [len(w.times_s) for w in windows]
     done = [list(accumulate(w.samples)) for w in windows]  # samples, after each iteration
-    in_whole_epochs = any(w.workers and w.turnovers_at for w in windows)
+    in_whole_epochs = any(w.workers and any(w.turnovers_at) for w in windows)
     if not in_whole_epochs and all(d and d[-1] > 0 for d in done):
         begin = max(d[start - 1] if start else 0.0 for d, start in zip(done, starts, strict=True))
         later = [max(_after(d, begin), start) for d, start in zip(done, starts, strict=True)]
-        if all(end - start >= FEWEST for start, end in zip(later, ends, strict=True)):
+        if all(map(_is_enough, windows, later, ends)):
             starts = later
         earlier = [_after(d, min(d[-1] for d in done)) for d in done]
         if all(map(_is_enough, windows, starts, earlier)):
@@ -73,8 +75,7 @@ def _is_enough(window: Window, start: int, end: int) -> bool:
 
 
 def _over_the_same_epochs(windows: list[Window]) -> list[Window]:
-    """``windows`` with the same number of samples after the first epoch; as they are, if that is
-    none and workers deliver faster in the middle of an epoch than at its start, or too few
+    """``windows`` with the same number of samples after the first epoch; as they are, if too few
     iterations would be left.
     """
     turns = [next((at for at in w.turnovers_at if at), len(w.times_s)) for w in windows]
@@ -83,10 +84,10 @@ def _over_the_same_epochs(windows: list[Window]) -> list[Window]:
         at + _after(list(accumulate(w.samples[at:])), beyond)
         for w, at in zip(windows, turns, strict=True)
     ]
-    short = any(end < LATER_EPOCH + WARM_UP_MINIMUM for end in ends)
-    if short or (not beyond and any(w.workers for w in windows)):
+    if any(end < LATER_EPOCH + WARM_UP_MINIMUM for end in ends):
         return windows
-    return [part_of(w, 0, end) for w, end in zip(windows, ends, strict=True)]
+    parts = [part_of(w, 0, end) for w, end in zip(windows, ends, strict=True)]
+    return [w if any(w.turnovers_at) else replace(w, turnovers_s=()) for w in parts]
 
 
 @dataclass(frozen=True)
@@ -95,11 +96,14 @@ class OwnStalls:
 
     Attributes:
         at: iterations.
-        cost: what they add to a sample on average: seconds, or joules.
+        rate: how many come with a sample.
+        usual: by how much one exceeds an iteration on average, in seconds or joules; for runs that
+            hold none.
     """
 
     at: frozenset[int] = frozenset()
-    cost: float = 0.0
+    rate: float = 0.0
+    usual: float = 0.0
 
 
 Values = Callable[[Window], Sequence[float]]
@@ -112,8 +116,8 @@ def own_stalls(
     the other side at the same. (What is compiled anew once is no such stall: a whole training pays
     for it once.)
 
-    If both sides have some, they come equally often with both, in samples: the windows may hold
-    more of them on one side. So does a side whose windows end before the other's first.
+    Those that both sides have come equally often with both, in samples; one side's windows may hold
+    more of them. A side whose windows end before the other's first has it all the same.
 
     Args:
         values: what is counted: times, or joules.
@@ -123,40 +127,43 @@ def own_stalls(
         frozenset(at for at in mine if _recurs(mine) or at in theirs)
         for mine, theirs in zip(found, reversed(found), strict=True)
     ]
-    if not any(own):
-        return [OwnStalls() for _ in sides]
-    seen = [
-        [value for w in windows for value in _excess(w, at, values(w))]
-        for windows, at in zip(sides, own, strict=True)
+    longest = [max((len(w.times_s) for w in windows), default=0) for windows in sides]
+    reach, both = min(longest), own[0] & own[1]
+    counts, usual = [], []
+    for windows, at in zip(sides, own, strict=True):
+        samples = sum(
+            mean_samples(w) * max(min(len(w.times_s), reach) - WARM_UP_MINIMUM, 0) for w in windows
+        )
+        near = [
+            sum(len(_excess(w, {n for n in which if n < reach}, values(w))) for w in windows)
+            for which in (both, at - both)
+        ]
+        counts.append((samples, *near))
+        excess = [value for w in windows for value in _excess(w, at, values(w))]
+        usual.append(fmean(excess) if excess else 0.0)
+    shared = sum(common for _, common, _ in counts) / max(sum(n for n, *_ in counts), 1e-9)
+    result = [
+        OwnStalls(at, shared + alone / max(samples, 1e-9), mean)
+        for at, (samples, _, alone), mean in zip(own, counts, usual, strict=True)
     ]
-    samples = [sum(math.fsum(w.samples[WARM_UP_MINIMUM:]) for w in windows) for windows in sides]
     for mine, other in ((0, 1), (1, 0)):
-        if own[mine]:
-            continue
-        longest = max((len(w.times_s) for w in sides[mine]), default=0)
-        if longest <= min(own[other]):
-            own[mine], seen[mine], samples[mine] = own[other], seen[other], samples[other]
-    if all(seen):
-        rate = sum(map(len, seen)) / max(sum(samples), 1.0)
-        return [OwnStalls(at, rate * fmean(each)) for at, each in zip(own, seen, strict=True)]
-    return [
-        OwnStalls(at, math.fsum(each) / max(count, 1.0))
-        for at, each, count in zip(own, seen, samples, strict=True)
-    ]
+        if not own[mine] and own[other] and longest[mine] <= min(own[other]):
+            samples = sum(
+                mean_samples(w) * max(len(w.times_s) - WARM_UP_MINIMUM, 0) for w in sides[other]
+            )
+            count = sum(len(_excess(w, own[other], values(w))) for w in sides[other])
+            return [OwnStalls(own[other], count / max(samples, 1e-9), usual[other])] * 2
+    return result
 
 
 def _stalls_of_most(windows: Sequence[Window]) -> frozenset[int]:
     stalled: Counter[int] = Counter()
     for window in windows:
-        limit = _limit_s(window)
-        found = [at for at, time_s in enumerate(window.times_s) if time_s > limit]
+        limit, start = _limit_s(window), warm_up_end(window.times_s)
+        found = [at for at, s in enumerate(window.times_s) if s > limit and at >= start]
         stalled.update({at + near for at in found for near in (-1, 0, 1)})
     reached = {at: sum(len(w.times_s) > at for w in windows) for at in stalled}
-    return frozenset(
-        at
-        for at, runs in stalled.items()
-        if at >= WARM_UP_MINIMUM and runs > max(reached[at] / 2, 1)
-    )
+    return frozenset(at for at, runs in stalled.items() if runs > max(reached[at] / 2, 1))
 
 
 def _limit_s(window: Window) -> float:
@@ -166,14 +173,16 @@ def _limit_s(window: Window) -> float:
     return max(window.workers, 1) * usual_limit(window.times_s or (0.0,), window.workers)
 
 
-def _excess(window: Window, stalls: frozenset[int], values: Sequence[float]) -> list[float]:
+def _excess(window: Window, stalls: Collection[int], values: Sequence[float]) -> list[float]:
     """By how much each of ``stalls`` that ``window`` holds exceeds a usual iteration."""
-    limit, usual = _limit_s(window), median(values or (0.0,))
-    return [
-        max(values[at] - usual, 0.0)
-        for at in stalls
-        if at < len(values) and window.times_s[at] > limit
-    ]
+    usual = median(values or (0.0,))
+    return [max(values[at] - usual, 0.0) for at in _held(window, stalls) if at < len(values)]
+
+
+def _held(window: Window, stalls: Collection[int]) -> list[int]:
+    """Those of ``stalls`` at which ``window`` stalls."""
+    limit = _limit_s(window)
+    return [at for at in stalls if at < len(window.times_s) and window.times_s[at] > limit]
 
 
 def _recurs(stalls: frozenset[int]) -> bool:
@@ -181,19 +190,23 @@ def _recurs(stalls: frozenset[int]) -> bool:
 
 
 def stalls_alike(
+    windows: Sequence[Window],
     parts: Sequence[tuple[int, Window]],
     own: Sequence[OwnStalls],
     values: Values = lambda window: window.times_s,
 ) -> list[Stalls]:
-    """How the stalls of ``parts``, from :func:`counted_alike`, count.
+    """How the stalls of ``parts`` count, which :func:`counted_alike` took from ``windows``.
 
     Args:
         own: of each side, as :func:`own_stalls` gives them.
         values: what is counted: times, or joules.
     """
-    rounds_of = max(1, *(window.workers for _, window in parts))
+    rounds_of = max(1, *(window.workers for window in windows))
     limit = max(usual_limit(values(window), rounds_of) for _, window in parts)
-    return [
-        Stalls(limit, rounds_of, frozenset(at - start for at in stalls.at), stalls.cost)
-        for (start, _), stalls in zip(parts, own, strict=True)
-    ]
+    found = []
+    for window, (start, _), stalls in zip(windows, parts, own, strict=True):
+        excess = _excess(window, stalls.at, values(window))
+        each = fmean(excess) if excess else stalls.usual
+        at = frozenset(at - start for at in _held(window, stalls.at))
+        found.append(Stalls(limit, rounds_of, at, stalls.rate * each))
+    return found

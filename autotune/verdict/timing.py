@@ -67,7 +67,7 @@ class Stalls:
         rounds_of: iterations per round, the same in both.
         own: indices of iterations at which the job itself stalls in most runs (it saves every 100
             steps): these count as usual ones here, and as ``own_cost``.
-        own_cost: what the job's own stalls add to a sample, over all runs.
+        own_cost: what the job's own stalls add to a sample.
     """
 
     limit: float
@@ -100,7 +100,8 @@ def _rounds(times: Sequence[float], rounds_of: int) -> list[tuple[float, int]]:
     """(mean, iterations) of each round."""
     if not times:
         raise ValueError("a window without iterations has no mean")
-    count = max(len(times) // rounds_of, 2) if rounds_of > 1 and len(times) > 1 else len(times)
+    # of two rounds, neither exceeds ten times their median
+    count = min(max(len(times) // rounds_of, 3), len(times)) if rounds_of > 1 else len(times)
     edges = [round(n * len(times) / count) for n in range(count + 1)]
     return [(fmean(times[start:end]), end - start) for start, end in pairwise(edges)]
 
@@ -401,8 +402,10 @@ def cost_of_counted(
     """:func:`cost_per_sample` of the iterations of a run that count. Batches prepared before them
     are assumed to cost as much as the others.
     """
-    cost = cost_per_sample(counted, turnover_s=turnover_s, stalls=stalls)
-    return cost / (1.0 - from_stock(counted))
+    cost, own = cost_per_sample(counted, turnover_s=turnover_s, stalls=stalls), 0.0
+    if stalls is not None:
+        own = stalls.own_cost
+    return (cost - own) / (1.0 - from_stock(counted)) + own
 
 
 def waiting_times_s(window: Window) -> tuple[float, ...]:

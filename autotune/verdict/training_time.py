@@ -38,7 +38,7 @@ def asides(a: Window, b: Window) -> tuple[float, float] | None:
     reached none is assumed to take as long as the other.
     """
     x, y = _an_epoch(a), _an_epoch(b)
-    between_epochs = all(w.interruptions <= len(w.turnovers_s) for w in (a, b) if w.turnovers_s)
+    between_epochs = all(w.interruptions in (0, len(set(w.turnovers_at))) for w in (a, b))
     if not between_epochs or (x is None and y is None):
         count = a.interruptions + b.interruptions
         rate = count / max(math.fsum(a.samples) + math.fsum(b.samples), 1.0)

@@ -38,6 +38,7 @@ class BuiltSite:
     others: int = 0  # objects for other data built by the same call
     # an optimizer's default learning rate; None if it has none or a group has its own
     lr: float | None = None
+    stepped: bool = True  # an optimizer: has it stepped while the run was recorded?
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class ForwardSite:
     stack: tuple[SourceCall, ...]
     # arguments with 4 or 5 dimensions: ("0", 4) by position, ("pixels", 4) by name
     images: tuple[tuple[str, int], ...] = ()
-    of_torch: bool = False  # the class is one of torch.nn's own, such as Sequential
+    of_torch: bool = False  # its forward is one of torch.nn's own, such as Sequential's
 
 
 @dataclass(frozen=True)

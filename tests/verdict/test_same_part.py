@@ -99,8 +99,7 @@ def test_both_count_over_the_same_epochs(workers: int) -> None:
     none = window([0.45] * 140, epoch_iterations=150, workers=workers)
     cut_off = figures([none], [long])
     assert cut_off.first_epoch_only
-    if not workers:
-        assert speedup(cut_off) == pytest.approx(0.45 / 0.333, rel=0.01)
+    assert speedup(cut_off) == pytest.approx(0.45 / 0.333, rel=0.01)
 
 
 def test_a_larger_batch_whose_epochs_are_short_is_compared_over_the_same_epochs() -> None:
@@ -150,6 +149,31 @@ def test_windows_that_hold_unlike_numbers_of_checkpoints_are_charged_equally_man
     )
     assert max(workers.log_speedups()) - min(workers.log_speedups()) < 0.02
     assert speedup(workers) < 0.045 / 0.03
+
+
+def test_what_only_one_side_stalls_for_is_charged_to_it() -> None:
+    """Both save 2 s at the same steps; the candidate also stops for 1.2 s in between."""
+    reference = [saving(0.1, s, 2.0) for s in range(5)]
+    candidate = []
+    for seed in range(5):
+        times = list(saving(0.095, 9 + seed, 2.0).times_s)
+        for at in (49, 149):
+            times[at] += 1.2
+        candidate.append(window(times))
+    assert speedup(figures(reference, candidate)) == pytest.approx(0.956, abs=0.015)
+
+
+def test_batches_that_cannot_be_counted_are_one_sample_each() -> None:
+    sides = [saving(0.1, s, 2.0) for s in range(5)], [saving(0.05, 9 + s, 2.0) for s in range(5)]
+    uncounted = [[dataclasses.replace(w, samples=()) for w in side] for side in sides]
+    assert speedup(figures(*uncounted)) == pytest.approx(speedup(figures(*sides)), rel=0.02)
+
+
+def test_two_runs_are_compared_before_there_are_others() -> None:
+    pairs = figures([], [])
+    a, b = (figures([window(noisy(t, 1))], []).reference[0] for t in (0.1, 0.05))
+    first, second = pairs.costs(a, b)
+    assert first / second == pytest.approx(2.0, rel=0.01)
 
 
 def test_a_larger_batch_that_ends_before_the_first_checkpoint_pays_for_it_all_the_same() -> None:

@@ -62,3 +62,20 @@ def test_both_sides_evaluate_equally_often_however_long_their_windows_are():
 
 def test_the_length_of_a_run_that_is_not_known_adds_nothing():
     assert planned_s(window(), run_s=0.0) == pytest.approx(100.0)
+
+
+def test_an_evaluation_in_the_middle_of_an_epoch_is_its_sides_own():
+    """Its own slowness ends the candidate's window before the epoch does."""
+    a = Window(
+        (0.01,) * 368,
+        (8.0,) * 368,
+        {},
+        away_s=1.0,
+        interruptions=1,
+        turnovers_s=(0.0,),
+        turnovers_at=(300,),
+        epoch_iterations=300,
+    )
+    b = Window((0.01,) * 251, (8.0,) * 251, {}, away_s=6.0, interruptions=1, epoch_iterations=300)
+    x, y = asides(a, b) or (0.0, 0.0)
+    assert y == pytest.approx(6 * x)

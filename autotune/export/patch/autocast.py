@@ -71,8 +71,10 @@ def autocast(context: Context) -> Change:
                 "backward() is called in several places; gradient scaling must be written by hand"
                 " for each"
             )
-        function = regions[0].file.function(regions[0].call)
-        if len(m.findall(function, m.Call(func=m.Attribute(attr=m.Name("backward"))))) > 1:
+        file = regions[0].file
+        function = file.function(regions[0].call)
+        found = m.findall(function, m.Call(func=m.Attribute(attr=m.Name("backward"))))
+        if sum(file.function(call) is function for call in found) > 1:
             raise Refused(
                 f"{at(regions[0].file, regions[0].file.line(regions[0].call))} is not the only"
                 " backward() there; gradient scaling must be written by hand for each"
@@ -97,8 +99,12 @@ def _also_inside(context: Context) -> list[str]:
         for site in forward[: forward.index(begin)] if begin in forward else ():
             if not site.own:
                 continue
-            file = context.tree.file(site)
-            call = file.call(site)
+            try:
+                file = context.tree.file(site)
+                call = file.call(site)
+            except Refused:  # a file elsewhere, which need not be changed
+                notes.append(f"all of {site.function} in {site.file} comes under autocast")
+                continue
             inside = [
                 before
                 for block, statement in file.blocks(call)
@@ -226,7 +232,7 @@ def _computes(file: SourceFile, gradient: cst.Call) -> bool:
     parts = [*before, gradient.func, *given]
     calls = itertools.chain.from_iterable(m.findall(part, m.Call()) for part in parts)
     return any(not m.matches(call, WITHOUT_TENSORS) for call in calls) or any(
-        m.findall(part, m.OneOf(m.MatrixMultiply(), m.Power())) for part in parts
+        m.findall(part, m.MatrixMultiply()) for part in parts
     )
 
 
@@ -285,7 +291,10 @@ SCALED = m.Call(func=m.Attribute(attr=m.Name("scale")), args=[m.Arg()])
 WITHOUT_TENSORS = m.OneOf(
     *(m.Call(func=m.Name(name)) for name in ("len", "int", "float")),
     m.Call(func=m.Attribute(attr=m.Name("zero_grad"))),
-    *(m.Call(func=m.Attribute(attr=m.Name(name)), args=[]) for name in ("mean", "sum")),
+    *(
+        m.Call(func=m.Attribute(attr=m.Name(name)), args=[])
+        for name in ("mean", "sum", "float", "double", "squeeze", "get_world_size")
+    ),
     SCALED,
 )
 ZERO_GRAD = m.SimpleStatementLine(

@@ -38,14 +38,17 @@ def compiled(context: Context) -> Change:
         f'{name}="{word}"' if isinstance(word, str) else f"{name}={word}"
         for name, word in arguments(mode).items()
     )
-    for forward in context.sites.forwards:
-        if forward.of_torch:
-            raise Refused(
-                f"`compile()` does nothing to {forward.module}, a class of torch.nn: call it in a"
-                " class of your own, or use `torch.compile(model)` in its place"
-            )
-    found = _after_making(context, lambda file, name: f"{name}.compile({argument})")
+    inert = [
+        f"`compile()` does nothing to {forward.module}, whose forward is torch.nn's: call it in a"
+        " class of your own, or use `torch.compile(model)` in its place"
+        for forward in context.sites.forwards
+        if forward.of_torch
+    ]
+    if inert and all(forward.of_torch for forward in context.sites.forwards):
+        raise Refused(inert[0])
+    found = _after_making(context, lambda file, name: f"{name}.compile({argument})", of_torch=False)
     notes = [
+        *inert,
         "if the model has dropout, it draws different random numbers in compiled code",
         "if the program evaluates this model, its first evaluation includes compilation",
     ]
@@ -115,13 +118,19 @@ def _argument(call: cst.Call, name: str) -> cst.Arg | None:
 # ---------------------------------------------------------------------- where the model is made
 
 
-def _after_making(context: Context, line: Callable[[SourceFile, str], str]) -> Change:
-    """Insert a line after each model is made; ``line``: (file, model's name) -> the statement."""
+def _after_making(
+    context: Context, line: Callable[[SourceFile, str], str], of_torch: bool = True
+) -> Change:
+    """Insert a line after each model is made; ``line``: (file, model's name) -> the statement.
+    ``of_torch``: also for those whose forward is torch.nn's.
+    """
     if not context.sites.forwards:
         raise Refused("the run recorded no call of the model in training")
     edits: list[Edit] = []
     where: list[str] = []
     for forward in context.sites.forwards:
+        if forward.of_torch and not of_torch:
+            continue
         file, statement, name = _made(context, forward)
         written = line(file, name)
         edits += [
@@ -180,7 +189,6 @@ def _set_by_method(file: SourceFile, owner: cst.ClassDef, name: str) -> Statemen
     Raises:
         Refused: several methods set it, and not just to move it.
     """
-    moved = m.OneOf(*(_assignment(name, method) for method in ("to", "cuda", "cpu", "train")))
     nodes = list(_assignments(owner, name, nested=True))
     methods: dict[object, cst.CSTNode] = {file.function(node): node for node in nodes}
     first = [
@@ -188,21 +196,23 @@ def _set_by_method(file: SourceFile, owner: cst.ClassDef, name: str) -> Statemen
         for method, node in methods.items()
         if isinstance(method, cst.FunctionDef) and method.name.value == "__init__"
     ]
-    making = {file.function(node) for node in nodes if not m.matches(node, moved)}
+    # one made of itself is moved, or wrapped
+    of, _, attribute = name.rpartition(".")
+    itself = m.Attribute(value=m.Name(of), attr=m.Name(attribute))
+    making = {
+        file.function(node)
+        for node in nodes
+        if not isinstance(node, (cst.Assign, cst.AnnAssign))
+        or node.value is None
+        or not m.findall(node.value, itself)
+    }
     if len(making) > 1:
         raise Refused(
             f"several methods of {owner.name.value} set `{name}`, so it is unclear which one"
             " makes the model"
         )
-    chosen = first or list(methods.values())
+    chosen = first or [node for method, node in methods.items() if method in making]
     return file.blocks(chosen[0])[-1][1] if chosen else None
-
-
-def _assignment(name: str, method: str) -> m.Assign:
-    """``name = name.method(…)``"""
-    owner, _, attribute = name.rpartition(".")
-    of = m.Attribute(value=m.Name(owner), attr=m.Name(attribute))
-    return m.Assign(value=m.Call(func=m.Attribute(value=of, attr=m.Name(method))))
 
 
 def _assignments(scope: cst.CSTNode, name: str, nested: bool = False) -> Iterator[cst.CSTNode]:

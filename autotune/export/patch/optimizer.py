@@ -43,6 +43,7 @@ def optimizer_implementation(context: Context) -> Change:
     given = [
         (name, find(context.tree.file(site.call).call(site.call), site.parameters, name))
         for site in context.sites.optimizers
+        if site.stepped
         for name in wanted
     ]
     notes = [
@@ -75,12 +76,18 @@ def scaled_learning_rate(context: Context) -> Change:
         " (OneCycleLR, eta_min, an assignment to param_groups) needs the same factor, and so does the"
         " optimizer's state in a checkpoint from before"
     )
-    return change(scaled.edits, scaled.where, [note])
+    later = [
+        f"the optimizer built at {site.call.file}:{site.call.line} had not stepped yet when the run"
+        " was recorded: if it trains on the same batches, it needs the same factor"
+        for site in context.sites.optimizers
+        if not site.stepped
+    ]
+    return change(scaled.edits, scaled.where, [note, *later])
 
 
 def _each(context: Context, new: Callable[[BuiltSite, cst.Call], cst.Call]) -> Change:
     """Replace every optimizer's call by ``new(site, call)``."""
-    sites = context.sites.optimizers
+    sites = [site for site in context.sites.optimizers if site.stepped]
     if not sites:
         raise Refused("the run did not record where the optimizer is built")
     edits, where = [], []

@@ -21,7 +21,6 @@ from autotune.export.patch.start import after_imports, need_torch
 BACKWARD = m.SimpleStatementLine(
     body=[m.Expr(value=m.Call(func=m.Attribute(attr=m.Name("backward"))))]
 )
-LEAVES = m.OneOf(m.Continue(), m.Break(), m.Return())
 STEP = m.SimpleStatementLine(
     body=[m.Expr(value=m.Call(func=m.Attribute(attr=m.Name("step")), args=[]))]
 )
@@ -66,10 +65,10 @@ def scaled(context: Context, file: SourceFile, block: Block, backward: cst.Call)
         for statement in body[body.index(line) + 1 : body.index(holders[-1])]
         if statement not in holders
     ]
-    if any(m.findall(statement, LEAVES) for statement in between):
+    if any(map(_leaves, between)):
         raise Refused(
             f"the step after the backward at {at(file, file.line(backward))} may be left out, which"
-            " the gradient scaler has to be told: call its update() there"
+            " the gradient scaler has to be told"
         )
     if between:
         edits += [
@@ -96,6 +95,18 @@ def _steps(
     if not found:
         raise Refused("the run did not record where the optimizer steps")
     return sorted(found, key=lambda step: file.line(step[0]))
+
+
+def _leaves(node: cst.CSTNode, in_loop: bool = False) -> bool:
+    """Whether ``node`` may leave the block it is in, other than by an exception."""
+    if isinstance(node, cst.Return):
+        return True
+    if isinstance(node, (cst.Continue, cst.Break)):
+        return not in_loop
+    if isinstance(node, (cst.FunctionDef, cst.Lambda, cst.ClassDef)):
+        return False
+    within = in_loop or isinstance(node, (cst.For, cst.While))
+    return any(_leaves(child, within) for child in node.children)
 
 
 def _scale(call: cst.Call, name: str) -> cst.Call:

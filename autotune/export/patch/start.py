@@ -39,6 +39,11 @@ def switch(context: Context, code: str) -> Change:
     if name == "set_float32_matmul_precision":
         for file in context.own_files():
             for own_line in m.findall(file.module, m.Assign(targets=[m.AssignTarget(TF32)])):
+                if (
+                    m.matches(own_line, m.Assign(value=m.Name("True")))
+                    and rest.strip("\"')") == "high"
+                ):
+                    continue  # the same
                 raise Refused(f"{at(file, file.line(own_line))} sets it in another way")
     own = [site for site in context.sites.settings if site.name == name]
     return _changed_calls(context, own, rest.removesuffix(")")) if own else _new(context, code)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 import libcst as cst
+import libcst.matchers as m
 
 from autotune.export.patch.arguments import with_arguments
 from autotune.export.patch.context import Change, Context, at, change
 from autotune.export.patch.edits import Replace
+from autotune.export.patch.expressions import shown
 from autotune.export.patch.source import Refused, SourceFile
 
 
@@ -52,19 +54,20 @@ def _flag(file: SourceFile, call: cst.Call) -> str:
     waited for: whether the tensor is there now.
 
     Raises:
-        Refused: that cannot be written, because the tensor has no name.
+        Refused: that cannot be written, because the tensor is made in the same expression.
     """
-    function = file.function(call)
-    if not isinstance(function, cst.FunctionDef):
+    function, method = file.function(call), cst.ensure_type(call.func, cst.Attribute)
+    if not isinstance(function, cst.FunctionDef) or method.attr.value == "cuda":
         return "True"
-    told = {parameter.name.value for parameter in function.params.params}
+    given = function.params
+    parameters = [*given.posonly_params, *given.params, *given.kwonly_params]
+    told = {parameter.name.value for parameter in parameters}
     devices = [a.value for a in call.args[:1]]
     if not any(isinstance(d, cst.Name) and d.value in told for d in devices):
         return "True"
-    tensor = cst.ensure_type(call.func, cst.Attribute).value
-    if not isinstance(tensor, cst.Name):
+    if m.findall(method.value, m.Call()):
         raise Refused(
             f"the copy at {at(file, file.line(call))} may also be one to the host, which must be"
             " waited for"
         )
-    return f"not {tensor.value}.is_cuda"
+    return f"not {shown(method.value)}.is_cuda"

@@ -290,7 +290,11 @@ class FreshRuns:
             # beyond the budget, a disturbed run is accepted
             if not why or self.context.out_of_time():
                 break
-            by_others = any(r.window.foreign_load > SOME_FOREIGN_CORES for r in records)
+            by_others = any(
+                r.window.foreign_load - median([w.foreign_load for w in c] or [0.0])
+                > SOME_FOREIGN_CORES
+                for r, c in zip(records, known, strict=True)
+            )
             if not by_others and not self._may_repeat(label):
                 break
             # Ctrl-C lets one run of the job finish, not three of them

@@ -148,8 +148,9 @@ class PairFigures:
         """(reference, candidate), of the last pair."""
         last = max(self.seeds)
         runs = self.reference[last], self.candidate[last]
-        parts = counted_alike([run.window for run in runs], later_epochs=_later(*runs))
-        stalls = stalls_alike(parts, self._own_stalls())
+        windows = [run.window for run in runs]
+        parts = counted_alike(windows, later_epochs=_later(*runs))
+        stalls = stalls_alike(windows, parts, self._own_stalls())
         first, second = (
             anatomy(part, start, stalls=each)
             for (start, part), each in zip(parts, stalls, strict=True)
@@ -255,7 +256,7 @@ class PairFigures:
         first, second = (
             cost_of_counted(part, turnover_s=turnover, stalls=stalls)
             for (_, part), turnover, stalls in zip(
-                parts, turnovers, stalls_alike(parts, self._own_stalls()), strict=True
+                parts, turnovers, stalls_alike(windows, parts, self._own_stalls()), strict=True
             )
         )
         return first, second
@@ -266,7 +267,7 @@ class PairFigures:
         """Joules per sample of both, by the machine's counters."""
         windows = reference.window, candidate.window
         parts = counted_alike(windows, later_epochs=later_epochs)
-        stalls = stalls_alike(parts, self._own_stalls("energy"), VALUES["energy"])
+        stalls = stalls_alike(windows, parts, self._own_stalls("energy"), VALUES["energy"])
         first, second = (
             joules_per_sample(part, each) for (_, part), each in zip(parts, stalls, strict=True)
         )
@@ -275,7 +276,7 @@ class PairFigures:
     def _own_stalls(self, objective: str = "throughput") -> list[OwnStalls]:
         """The stalls of each side that are its own; looked for again only with further runs."""
         sides = tuple(self.reference.values()), tuple(self.candidate.values())
-        before, found = self._stalls.get(objective, (((), ()), []))
+        before, found = self._stalls.get(objective, (((), ()), [OwnStalls(), OwnStalls()]))
         if [list(map(id, side)) for side in before] != [list(map(id, side)) for side in sides]:
             found = own_stalls(
                 [[record.window for record in side] for side in sides], VALUES[objective]

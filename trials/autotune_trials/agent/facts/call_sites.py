@@ -12,6 +12,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,7 +80,7 @@ class SiteRecorder(Listener):
         self._loaders: list[Built] = []
         self._optimizers: list[Built] = []
         # (module's class, stack, images) of ForwardSite
-        self._forwards: dict[Any, tuple[type, tuple[Spot, ...], tuple[tuple[str, int], ...]]] = {}
+        self._forwards: dict[Any, tuple[Any, tuple[Spot, ...], tuple[tuple[str, int], ...]]] = {}
         self._backwards: dict[Any, tuple[tuple[Spot, ...], int]] = {}
         self._steps: dict[Any, tuple[Spot, ...]] = {}
         self._transfers: dict[Any, tuple[Spot, ...]] = {}
@@ -215,7 +216,7 @@ class SiteRecorder(Listener):
                     kind.__name__,
                     _led_by(stack, sources),
                     images,
-                    kind.__module__.startswith("torch.nn.modules"),
+                    getattr(kind.forward, "__module__", "").startswith("torch.nn.modules"),
                 )
                 for kind, stack, images in self._forwards.values()
             ),
@@ -271,7 +272,7 @@ class SiteRecorder(Listener):
             if optimizer is not None and not any(optimizer is other for other in stepping):
                 site = self._optimizer(optimizer, sources)
                 if site is not None and site.call.own:
-                    yield site
+                    yield replace(site, stepped=False)
 
     def _optimizer(self, optimizer: Any, sources: Sources) -> BuiltSite | None:
         mine = next((b for b in self._optimizers if b.reference() is optimizer), None)

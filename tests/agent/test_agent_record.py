@@ -15,7 +15,8 @@ import torch
 from tiers import slow
 from tiny_tuner import CNN, Tuner, run_bare
 
-from autotune.verdict.timing import cost_of_run
+from autotune.verdict.alike import counted_alike
+from autotune.verdict.timing import cost_of_counted
 from autotune_trials.agent.core.knob_applier import Knobs
 from autotune_trials.agent.loop.loss_meter import to_number
 from autotune_trials.agent.loop.metrics import Metrics
@@ -104,7 +105,8 @@ def test_what_the_workers_made_while_the_run_started_is_no_speed(tuner: Tuner) -
     window = replace(whole, times_s=whole.times_s[:240], unmade=whole.unmade[:240])
     later_s = sum(whole.times_s[400:]) / 100  # the queue is used up by then
     assert sum(window.times_s[40:]) / 200 < 0.96 * later_s, "as seen"
-    assert 0.97 * later_s < cost_of_run(window) * window.samples[0] < 1.1 * later_s
+    ((_, counted),) = counted_alike([window], later_epochs=True)
+    assert 0.97 * later_s < cost_of_counted(counted) * window.samples[0] < 1.1 * later_s
 
 
 def test_an_epoch_has_as_many_iterations_as_it_has_steps(tuner: Tuner) -> None:

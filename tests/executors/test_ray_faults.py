@@ -284,6 +284,7 @@ def test_a_node_that_somebody_else_uses_is_passed_over(
     nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(executor, "BUSY_S", 3.0)
+    nodes.only(0)  # other tests leave nodes of other sizes
     nodes.only(2)
     command = [sys.executable, "-c", HOLDER, nodes.address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:

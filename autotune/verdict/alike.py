@@ -124,8 +124,8 @@ def own_stalls(
     """
     found = [_stalls_of_most(windows) for windows in sides]
     own = [
-        frozenset(at for at in mine if _recurs(mine) or at in theirs)
-        for mine, theirs in zip(found, reversed(found), strict=True)
+        frozenset(at for at in mine if _recurs(mine, windows) or at in theirs)
+        for windows, mine, theirs in zip(sides, found, reversed(found), strict=True)
     ]
     longest = [max((len(w.times_s) for w in windows), default=0) for windows in sides]
     reach, both = min(longest), own[0] & own[1]
@@ -159,8 +159,8 @@ def own_stalls(
 def _stalls_of_most(windows: Sequence[Window]) -> frozenset[int]:
     stalled: Counter[int] = Counter()
     for window in windows:
-        limit, start = _limit_s(window), warm_up_end(window.times_s)
-        found = [at for at, s in enumerate(window.times_s) if s > limit and at >= start]
+        limit = _limit_s(window)
+        found = [at for at, s in enumerate(window.times_s) if s > limit and at >= WARM_UP_MINIMUM]
         stalled.update({at + near for at in found for near in (-1, 0, 1)})
     reached = {at: sum(len(w.times_s) > at for w in windows) for at in stalled}
     return frozenset(at for at, runs in stalled.items() if runs > max(reached[at] / 2, 1))
@@ -185,8 +185,10 @@ def _held(window: Window, stalls: Collection[int]) -> list[int]:
     return [at for at in stalls if at < len(window.times_s) and window.times_s[at] > limit]
 
 
-def _recurs(stalls: frozenset[int]) -> bool:
-    return any(later - at > 1 for at, later in pairwise(sorted(stalls)))
+def _recurs(stalls: frozenset[int], windows: Sequence[Window]) -> bool:
+    """Whether there are several after the warm-up, during which code may be compiled anew."""
+    start = median([warm_up_end(w.times_s) for w in windows] or [0])
+    return any(later - at > 1 for at, later in pairwise(sorted(s for s in stalls if s >= start)))
 
 
 def stalls_alike(

@@ -151,6 +151,23 @@ def test_windows_that_hold_unlike_numbers_of_checkpoints_are_charged_equally_man
     assert speedup(workers) < 0.045 / 0.03
 
 
+def test_checkpoints_before_the_end_of_a_warm_up_are_counted_too() -> None:
+    """The first epoch is slower, and left out; one checkpoint in 100 steps is one all the same."""
+
+    def epochs(first_s: float, second_s: float, seed: int) -> Window:
+        times = [*noisy(first_s, seed, 150), *noisy(second_s, 50 + seed, 90)]
+        for at in (100, 200):
+            times[at] += 1.0
+        return window(times, turnovers_at=(150,), turnovers_s=(0.0,), epoch_iterations=150)
+
+    pairs = figures(
+        [epochs(0.06, 0.046, s) for s in range(5)], [epochs(0.04, 0.03, 9 + s) for s in range(5)]
+    )
+    rate = 2 / 230
+    truth = (0.046 + rate) / (0.03 + rate)
+    assert speedup(pairs) == pytest.approx(truth, rel=0.02)
+
+
 def test_what_only_one_side_stalls_for_is_charged_to_it() -> None:
     """Both save 2 s at the same steps; the candidate also stops for 1.2 s in between."""
     reference = [saving(0.1, s, 2.0) for s in range(5)]

@@ -129,31 +129,36 @@ def own_stalls(
     ]
     longest = [max((len(w.times_s) for w in windows), default=0) for windows in sides]
     reach, both = min(longest), own[0] & own[1]
-    counts, usual = [], []
-    for windows, at in zip(sides, own, strict=True):
-        samples = sum(
-            mean_samples(w) * max(min(len(w.times_s), reach) - WARM_UP_MINIMUM, 0) for w in windows
+
+    def rate(of: Sequence[Sequence[Window]], stalls: Collection[int], reach: int = reach) -> float:
+        windows = [window for side in of for window in side]
+        return len(_excesses(windows, [n for n in stalls if n < reach], values)) / max(
+            _samples(windows, reach), ROUNDING
         )
-        near = [
-            sum(len(_excess(w, {n for n in which if n < reach}, values(w))) for w in windows)
-            for which in (both, at - both)
-        ]
-        counts.append((samples, *near))
-        excess = [value for w in windows for value in _excess(w, at, values(w))]
-        usual.append(fmean(excess) if excess else 0.0)
-    shared = sum(common for _, common, _ in counts) / max(sum(n for n, *_ in counts), 1e-9)
-    result = [
-        OwnStalls(at, shared + alone / max(samples, 1e-9), mean)
-        for at, (samples, _, alone), mean in zip(own, counts, usual, strict=True)
+
+    usual = [
+        fmean(_excesses(windows, at, values) or (0.0,))
+        for windows, at in zip(sides, own, strict=True)
     ]
     for mine, other in ((0, 1), (1, 0)):
         if not own[mine] and own[other] and longest[mine] <= min(own[other]):
-            samples = sum(
-                mean_samples(w) * max(len(w.times_s) - WARM_UP_MINIMUM, 0) for w in sides[other]
-            )
-            count = sum(len(_excess(w, own[other], values(w))) for w in sides[other])
-            return [OwnStalls(own[other], count / max(samples, 1e-9), usual[other])] * 2
-    return result
+            stalls = rate([sides[other]], own[other], longest[other])
+            return [OwnStalls(own[other], stalls, usual[other])] * 2
+    return [
+        OwnStalls(at, rate(sides, both) + rate([windows], at - both), mean)
+        for windows, at, mean in zip(sides, own, usual, strict=True)
+    ]
+
+
+def _samples(windows: Sequence[Window], reach: int) -> float:
+    """Of the iterations at which a stall would be recognised, before iteration ``reach``."""
+    return sum(
+        mean_samples(w) * max(min(len(w.times_s), reach) - WARM_UP_MINIMUM, 0) for w in windows
+    )
+
+
+def _excesses(windows: Sequence[Window], stalls: Collection[int], values: Values) -> list[float]:
+    return [excess for w in windows for excess in _excess(w, stalls, values(w))]
 
 
 def _stalls_of_most(windows: Sequence[Window]) -> frozenset[int]:

@@ -34,8 +34,8 @@ def asides(a: Window, b: Window) -> tuple[float, float] | None:
     reached any.
 
     If they come at the ends of epochs, they count once per epoch, else as often as in both windows
-    together: the windows may be of different lengths, and both trainings evaluate equally often. A run that
-    reached none is assumed to take as long as the other.
+    together: the windows may be of different lengths, and both trainings evaluate equally often.
+    A run that reached none is assumed to take as long as the other.
     """
     x, y = _an_epoch(a), _an_epoch(b)
     between_epochs = all(w.interruptions in (0, len(set(w.turnovers_at))) for w in (a, b))

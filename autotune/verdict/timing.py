@@ -93,26 +93,30 @@ def winsorized_mean(times: Sequence[float], rounds_of: int = 1) -> float:
 
 def usual_limit(times: Sequence[float], rounds_of: int = 1) -> float:
     """Where the stalls of ``times`` begin."""
-    return WINSOR_FACTOR * median(mean for mean, _ in _rounds(times, rounds_of))
+    return WINSOR_FACTOR * median(_rounds(times, rounds_of)[0])
 
 
-def _rounds(times: Sequence[float], rounds_of: int) -> list[tuple[float, int]]:
-    """(mean, iterations) of each round."""
+def _rounds(times: Sequence[float], rounds_of: int) -> tuple[Sequence[float], Sequence[int]]:
+    """(mean, iterations) of each round, as two sequences."""
     if not times:
         raise ValueError("a window without iterations has no mean")
+    if rounds_of <= 1:
+        return times, [1] * len(times)
     # of two rounds, neither exceeds ten times their median
-    count = min(max(len(times) // rounds_of, 3), len(times)) if rounds_of > 1 else len(times)
+    count = min(max(len(times) // rounds_of, 3), len(times))
     edges = [round(n * len(times) / count) for n in range(count + 1)]
-    return [(fmean(times[start:end]), end - start) for start, end in pairwise(edges)]
+    rounds = list(pairwise(edges))
+    return [fmean(times[a:b]) for a, b in rounds], [b - a for a, b in rounds]
 
 
 def _mean(times: Sequence[float], stalls: Stalls) -> float:
     if stalls.limit <= 0:
         return fmean(times)
-    usual = median(times)
-    rest = [min(value, usual) if at in stalls.own else value for at, value in enumerate(times)]
-    means, sizes = zip(*_rounds(rest, stalls.rounds_of), strict=True)
-    return fmean((min(mean, stalls.limit) for mean in means), weights=sizes)
+    if stalls.own:
+        usual = median(times)
+        times = [min(value, usual) if at in stalls.own else value for at, value in enumerate(times)]
+    means, sizes = _rounds(times, stalls.rounds_of)
+    return fmean([min(mean, stalls.limit) for mean in means], weights=sizes)
 
 
 def warm_up_end(times: Sequence[float]) -> int:

@@ -11,24 +11,28 @@ import dataclasses
 import enum
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+PLAIN = frozenset({str, int, float, bool, type(None)})  # types that JSON has
 
 
 def encode(value: Any) -> Any:
     """Turn dataclasses, enums, tuples and mappings into JSON data (dict, list, str, number, None)."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, Mapping):
         return {str(k): encode(v) for k, v in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         items = sorted(value) if isinstance(value, (set, frozenset)) else value
-        return [encode(v) for v in items]
+        # thousands of times, mostly
+        return list(items) if PLAIN.issuperset(map(type, items)) else [encode(v) for v in items]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     return value
 
 
@@ -41,7 +45,8 @@ def decode(cls: type[T], data: Any) -> T:
     Raises:
         TypeError: a field without default is missing.
     """
-    return typing.cast(T, _decode(cls, data))
+    hint: Any = cls
+    return typing.cast(T, _decoder(hint)(data))
 
 
 @cache
@@ -49,45 +54,52 @@ def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls)
 
 
-def _decode(hint: Any, data: Any) -> Any:
-    if data is None or hint is Any:
-        return data
+@cache
+def _decoder(hint: Any) -> Callable[[Any], Any]:
+    """Rebuilds a value of type ``hint``; None stays None."""
+    rebuild = _rebuilder(hint)
+    if rebuild is _as_it_is:
+        return rebuild
+    return lambda data: None if data is None else rebuild(data)
+
+
+def _as_it_is(data: Any) -> Any:
+    return data
+
+
+def _rebuilder(hint: Any) -> Callable[[Any], Any]:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return _decode_union(args, data)
-    if origin is tuple:
-        inner = args[0] if args else Any
-        if len(args) == 2 and args[1] is Ellipsis:
-            return tuple(_decode(inner, v) for v in data)
-        return tuple(_decode(a, v) for a, v in zip(args, data, strict=True))
-    if origin in (list, Sequence):
-        return [_decode(args[0], v) for v in data]
-    if origin in (frozenset, set):
-        return origin(_decode(args[0], v) for v in data)
+        return partial(_decode_union, args)
+    if origin is tuple and args and not (len(args) == 2 and args[1] is Ellipsis):
+        inside = [_decoder(arg) for arg in args]
+        return lambda data: tuple(d(v) for d, v in zip(inside, data, strict=True))
+    if origin in (tuple, list, Sequence, frozenset, set):
+        made = list if origin is Sequence else origin
+        item = _decoder(args[0]) if args else _as_it_is
+        return made if item is _as_it_is else lambda data: made(map(item, data))
     if origin in (dict, Mapping):
         # JSON keys are always strings: convert them back for Mapping[int, ...]
-        key = int if args[0] is int else str
-        return {key(k): _decode(args[1], v) for k, v in data.items()}
+        key, item = int if args[0] is int else str, _decoder(args[1])
+        return lambda data: {key(k): item(v) for k, v in data.items()}
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        hints = _hints(hint)
-        return hint(
-            **{
-                f.name: _decode(hints[f.name], data[f.name])
-                for f in dataclasses.fields(hint)
-                if f.name in data
-            }
-        )
+        return partial(_decode_fields, hint)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return hint(data)
-    return data
+        return hint
+    return _as_it_is
+
+
+def _decode_fields(cls: type, data: Mapping[str, Any]) -> Any:
+    names = [f.name for f in dataclasses.fields(cls) if f.name in data]
+    return cls(**{name: _decoder(_hints(cls)[name])(data[name]) for name in names})
 
 
 def _decode_union(args: tuple[Any, ...], data: Any) -> Any:
     for arg in args:
         if isinstance(arg, type) and dataclasses.is_dataclass(arg) and isinstance(data, Mapping):
-            return _decode(arg, data)
+            return _decoder(arg)(data)
         if typing.get_origin(arg) in (tuple, frozenset) and isinstance(data, list):
-            return _decode(arg, data)
+            return _decoder(arg)(data)
     return data
 
 

@@ -127,7 +127,8 @@ def test_once_it_no_longer_waits_all_knobs_are_searched(tmp_path: Path) -> None:
     )
     space = "{num_workers: [1, 2, 4], prefetch_factor: auto, amp_dtype: [bfloat16]}"
     machine = Waits(waiting)
-    found = run(tmp_path / "run", machine, job(tmp_path / "job", space)).knobs
+    spec = job(tmp_path / "job", space, "budget: {minutes: 3}\n")
+    found = run(tmp_path / "run", machine, spec, clock=lambda _: machine.elapsed_s).knobs
     assert machine.opened == 2, "one session to observe, and one for the whole search"
     assert machine.kept == 1, "the first is offered to the search"
     assert found["amp_dtype"] == "bfloat16" and found["num_workers"] in (2, 4)

@@ -57,7 +57,8 @@ class NumbersOfWorkers:
             and set(it.config) - {*LOADER}
             and it.figure is None  # not forgotten yet
         }
-        series = next_look(best, self._own, {*map(self.of, measured)}, hidden, self._looked)
+        tried = {config.get("num_workers", self._own) for config in measured}
+        series = next_look(best, self._own, {*map(_number, tried)}, hidden, self._looked)
         if series is not None and best is not None and best.anatomy is not None:
             self._looked[self.of(series.blocks[-1])] = model_s(best.anatomy)
         return series

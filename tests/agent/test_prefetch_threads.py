@@ -17,6 +17,7 @@ from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.controls.cuda_prefetch import CudaPrefetch
 from autotune_trials.agent.controls.non_blocking import NonBlocking
 from autotune_trials.agent.core.agent import Agent
+from autotune_trials.agent.core.events import GivenBatch
 from autotune_trials.protocol.messages import SessionConfig
 
 JOB = """
@@ -134,7 +135,7 @@ def test_a_batch_read_by_another_thread_is_not_copied_ahead(tmp_path: Path) -> N
     control.set(True)
     for aside in (True, False):
         loader: Any = SimpleNamespace(training=True, read_aside=aside)
-        control.batch_given(loader, [torch.ones(2)], 2.0, 0.0, None)
+        control.batch_given(GivenBatch(loader, [torch.ones(2)], 2.0, 0.0))
         assert control.prefetch is not None and bool(control.prefetch._batch) != aside
 
 
@@ -144,7 +145,7 @@ def test_a_batch_may_be_given_while_another_is_moved(tmp_path: Path) -> None:
 
     class Given(set[int]):
         def __contains__(self, memory: object) -> bool:  # here the other thread runs
-            control.batch_given(None, [torch.ones(2)], 2.0, 0.0, None)  # type: ignore[arg-type]
+            control.batch_given(GivenBatch(None, [torch.ones(2)], 2.0, 0.0))  # type: ignore[arg-type]
             return False
 
     control._given += [Given(), Given()]

@@ -157,7 +157,7 @@ def test_cost_is_the_whole_training_at_a_price(tmp_path: Path) -> None:
     assert "× cheaper (95%" in headline(result)
     training = result.confirmation.training
     assert training.before_s == pytest.approx(5.0 + 1000 * 0.0005 * 32, rel=0.05)
-    said = next(line for line in evidence(result) if "1,000 planned steps" in line)
+    said = next(line for line in evidence(result) if "1,000 steps (planned_steps)" in line)
     assert f"({training.before_s * 0.001:.3g})" in said
 
 

@@ -180,7 +180,7 @@ def priced(seconds: float, price: object) -> str:
 
 
 def training_words(training: TrainingTime, price: object = None) -> str:
-    """``All 20,000 planned steps, start to end: about 7 min 40 s before, 3 min 55 s after.``
+    """``20,000 steps (planned_steps), start to end: about 7 min 40 s before, 3 min 55 s after.``
 
     ``price``: see :func:`priced`.
     """
@@ -190,7 +190,7 @@ def training_words(training: TrainingTime, price: object = None) -> str:
     first = f" ({cold} the first time, while it compiles)" if cold != after else ""
     without = "" if training.whole else ", not counting evaluation and saving (none was seen)"
     return (
-        f"All {training.steps:,} planned steps, start to end: about {before} before, {after}"
+        f"{training.steps:,} steps (planned_steps), start to end: about {before} before, {after}"
         f" after{first}{without}."
     )
 

@@ -13,6 +13,7 @@ def hook():
     """``hook(mode=..., loader_key=...)`` installs the hooks and returns (hooks, listener)."""
     import torch.utils.data.dataloader as data
 
+    from autotune_trials.agent.core.events import Events
     from autotune_trials.agent.core.loop_state import LoopState
     from autotune_trials.agent.patches.loader import install
     from autotune_trials.protocol.messages import SessionConfig
@@ -20,10 +21,10 @@ def hook():
     installed = []
 
     def start(mode: str = "live", loader_key: str = ""):
-        heard = Heard()
-        hooks = install(
-            data, heard, SessionConfig(mode=mode, directory=".", loader_key=loader_key), LoopState()
-        )
+        heard, events = Heard(), Events()
+        events.listen(heard)
+        config = SessionConfig(mode=mode, directory=".", loader_key=loader_key)
+        hooks = install(data, events, config, LoopState(), heard.on_fault)
         installed.append(hooks)
         return hooks, heard
 

@@ -9,6 +9,8 @@ import psutil
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
+from autotune_trials.agent.core.events import GivenBatch, Listener
+
 
 class Numbers(Dataset):
     """Item i is the number i."""
@@ -118,7 +120,7 @@ class IndexDataLoader(DataLoader):
         return super().__getattribute__(name)
 
 
-class Heard:
+class Heard(Listener):
     """Listens to the hooks."""
 
     def __init__(self) -> None:
@@ -126,26 +128,11 @@ class Heard:
         self.ends = 0
         self.faults: list[tuple[str, str]] = []
 
-    def on_loader(self, built, frame) -> None:
-        pass
+    def batch_given(self, given: GivenBatch) -> None:
+        self.batches.append((given.loader.key, given.samples, given.wait_s, given.turnover_s))
 
-    def on_epoch_start(self, loader) -> None:
-        pass
-
-    def on_batch_start(self, loader) -> None:
-        pass
-
-    def on_batch(self, loader, batch, samples, wait_s, turnover_s) -> None:
-        self.batches.append((loader.key, samples, wait_s, turnover_s))
-
-    def on_epoch_end(self, loader) -> None:
+    def epoch_ended(self, loader) -> None:
         self.ends += 1
-
-    def on_workers_ending(self, loader) -> None:
-        pass
-
-    def on_workers_ended(self, loader) -> None:
-        pass
 
     def on_fault(self, where: str, text: str) -> None:
         self.faults.append((where, text))

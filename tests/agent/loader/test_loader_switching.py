@@ -37,6 +37,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.dataloader.datasets import workers_copy
 
 pytestmark = pytest.mark.usefixtures("no_workers_left")
@@ -388,16 +389,17 @@ def test_the_first_batch_of_a_stretched_epoch_goes_back_too(hook):
 def test_trouble_of_ours_leaves_the_job_alone(hook):
     hooks, heard = hook()
 
-    def fail(*args):
-        raise RuntimeError("listener broke")
+    class Failing(Listener):
+        def batch_given(self, given):
+            raise RuntimeError("listener broke")
 
     loader = DataLoader(Numbers(40), batch_size=4)
     iterator = iter(loader)
     first = next(iterator).tolist()
-    heard.on_batch = fail
+    hooks.events.listen(Failing())
     rest = [batch.tolist() for batch in iterator]
     assert flat([first, *rest]) == list(range(40))
-    assert heard.faults[0][0] == "on_batch" and "listener broke" in heard.faults[0][1]
+    assert heard.faults[0][0] == "DataLoader.__next__" and "listener broke" in heard.faults[0][1]
     assert type(iter(loader)).__name__ == "_SingleProcessDataLoaderIter"  # not the agent's
 
 

@@ -26,7 +26,7 @@ from autotune_trials.agent.controls.loss_scaler import LossScaler, LossScaling
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
     from autotune_trials.agent.controls.live_job import LiveJobControl
-    from autotune_trials.agent.core.events import Context
+    from autotune_trials.agent.core.events import Context, GivenBatch
     from autotune_trials.agent.dataloader.tracked import TrackedLoader
 
 
@@ -218,15 +218,8 @@ class AutocastControl(Control):
             region.end()
             self.listen(region.in_use)
 
-    def batch_given(
-        self,
-        loader: TrackedLoader,
-        batch: Any,
-        samples: float,
-        wait_s: float,
-        turnover_s: float | None,
-    ) -> None:
-        live = self.live
+    def batch_given(self, given: GivenBatch) -> None:
+        live, loader = self.live, given.loader
         if (
             live.state.iterations
             and self.region.dtype is not None

@@ -20,6 +20,7 @@ from autotune_trials.measure.clock import DATA, FORWARD
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
+    from autotune_trials.agent.core.events import GivenBatch
     from autotune_trials.agent.dataloader.tracked import TrackedLoader
 
 
@@ -135,14 +136,8 @@ class CudaPrefetch(Control):
     def effect(self) -> str | None:
         return self.prefetch.effect() if self.prefetch is not None else None
 
-    def batch_given(
-        self,
-        loader: TrackedLoader,
-        batch: Any,
-        samples: float,
-        wait_s: float,
-        turnover_s: float | None,
-    ) -> None:
+    def batch_given(self, given: GivenBatch) -> None:
         # the clock, and the batch that the job moves next, are those of the thread that trains
+        loader = given.loader
         if self.prefetch is not None and loader.training and not loader.read_aside:
-            self.prefetch.on_batch(loader, batch)
+            self.prefetch.on_batch(loader, given.batch)

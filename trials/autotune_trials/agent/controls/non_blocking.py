@@ -15,7 +15,7 @@ from autotune_trials.agent.loop.batches import tensors_of
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
-    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+    from autotune_trials.agent.core.events import GivenBatch
 
 # remembered: the job may iterate several loaders together, or fetch ahead
 BATCHES = 4
@@ -65,15 +65,8 @@ class NonBlocking(Control):
         places = (_memory(tensor) for tensor in tensors_of(batch))
         self._given.append({place for place in places if place is not None})
 
-    def batch_given(
-        self,
-        loader: TrackedLoader,
-        batch: Any,
-        samples: float,
-        wait_s: float,
-        turnover_s: float | None,
-    ) -> None:
-        self.note(batch)
+    def batch_given(self, given: GivenBatch) -> None:
+        self.note(given.batch)
 
 
 def _memory(tensor: Any) -> int | None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,23 @@ if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.tracked import TrackedLoader
 
 Context = AbstractContextManager[None]
+
+
+@dataclass(slots=True)
+class GivenBatch:
+    """A batch that the job receives.
+
+    Attributes:
+        wait_s: what the job waited for it.
+        turnover_s: for the first batch of a later epoch, all the time lost at the epoch boundary;
+            ``wait_s`` is then 0.
+    """
+
+    loader: TrackedLoader
+    batch: Any
+    samples: float
+    wait_s: float
+    turnover_s: float | None = None
 
 
 class Listener:
@@ -50,16 +68,8 @@ class Listener:
     def batch_requested(self, loader: TrackedLoader) -> None:
         """The job asks for the next batch."""
 
-    def batch_given(
-        self,
-        loader: TrackedLoader,
-        batch: Any,
-        samples: float,
-        wait_s: float,
-        turnover_s: float | None,
-    ) -> None:
-        """The job receives ``batch`` after waiting ``wait_s``. ``turnover_s``: for the first batch
-        of a later epoch, all the time lost at the epoch boundary; ``wait_s`` is then 0."""
+    def batch_given(self, given: GivenBatch) -> None:
+        """The job receives a batch."""
 
     def epoch_started(self, loader: TrackedLoader) -> None:
         """The job begins a pass over ``loader``."""
@@ -145,7 +155,7 @@ class Events:
     optimizer_built: tuple[Callable[[Any, FrameType], None], ...]
     went_on: tuple[Callable[[], None], ...]
     batch_requested: tuple[Callable[[TrackedLoader], None], ...]
-    batch_given: tuple[Callable[[TrackedLoader, Any, float, float, float | None], None], ...]
+    batch_given: tuple[Callable[[GivenBatch], None], ...]
     epoch_started: tuple[Callable[[TrackedLoader], None], ...]
     epoch_ended: tuple[Callable[[TrackedLoader], None], ...]
     workers_ending: tuple[Callable[[TrackedLoader], None], ...]

@@ -67,7 +67,9 @@ def install(agent: Agent) -> None:
 def install_loader(agent: Agent) -> LoaderHooks:
     """Hook the DataLoader."""
     data = sys.modules["torch.utils.data.dataloader"]  # imported by torch itself since 1.x
-    found = loader.install(data, agent.loop, agent.config, agent.state)
+    found = loader.install(
+        data, agent.events, agent.config, agent.state, agent.loop.on_loader_fault
+    )
     agent.live.loaders = agent.meter.loaders = found
     agent.patches.on_restore(found.uninstall)
     return found

@@ -1,6 +1,6 @@
 """The job's training loop as the agent sees it: what the patches call, in the order it happens.
 
-    next(loader)                     on_epoch_start, on_batch_start ── on_batch … on_epoch_end
+    next(loader)                     (dataloader/iterator.py tells the listeners)
     model(x)                         call_module, or evaluate
     loss.backward()                  start_backward ── end_backward
     optimizer.step()                 start_step ── end_step ─┐
@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.iteration import Iteration
 from autotune_trials.agent.core.loop_state import Ending
-from autotune_trials.agent.dataloader.loader_events import LoaderEvents
 from autotune_trials.agent.dataloader.worker_ends import KILLED, was_killed
 from autotune_trials.agent.loop.lead_optimizer import Lead
 from autotune_trials.agent.patches.base import untraced
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
     from autotune_trials.agent.core.events import Context, Events
     from autotune_trials.agent.core.loop_state import LoopState
-    from autotune_trials.agent.dataloader.tracked import TrackedLoader
 
 CAPTURED = (
     "the job captures its training step in its own CUDA graph, which autotune can neither observe"
@@ -47,7 +45,7 @@ EVALUATED = 3  # iterations in a row without training mode, after which evaluati
 StepAside = Callable[[str, str, bool], None]
 
 
-class TrainingLoop(LoaderEvents):
+class TrainingLoop:
     """Notifies the listeners and maintains the :class:`.LoopState`. An error in here stops the
     agent, not the job."""
 
@@ -91,46 +89,7 @@ class TrainingLoop(LoaderEvents):
 
     # ------------------------------------------------------------------ batches
 
-    # Called by the loader hooks, which catch exceptions.
-    def on_loader(self, built: Any, frame: FrameType) -> None:
-        for hear in self.events.loader_built:
-            hear(built, frame)
-
-    def on_batch_start(self, loader: TrackedLoader) -> None:
-        events = self.events
-        if events.went_on:
-            self.go_on()
-        for hear in events.batch_requested:
-            hear(loader)
-
-    def on_batch(
-        self,
-        loader: TrackedLoader,
-        batch: Any,
-        samples: float,
-        wait_s: float,
-        turnover_s: float | None,
-    ) -> None:
-        for hear in self.events.batch_given:
-            hear(loader, batch, samples, wait_s, turnover_s)
-
-    def on_epoch_start(self, loader: TrackedLoader) -> None:
-        for hear in self.events.epoch_started:
-            hear(loader)
-
-    def on_epoch_end(self, loader: TrackedLoader) -> None:
-        for hear in self.events.epoch_ended:
-            hear(loader)
-
-    def on_workers_ending(self, loader: TrackedLoader) -> None:
-        for hear in self.events.workers_ending:
-            hear(loader)
-
-    def on_workers_ended(self, loader: TrackedLoader) -> None:
-        for hear in self.events.workers_ended:
-            hear(loader)
-
-    def on_fault(self, where: str, text: str) -> None:
+    def on_loader_fault(self, where: str, text: str) -> None:
         """A problem in the loader hooks, which have already recovered on the job's behalf."""
         log.write(f"{where}\n{text}")
         if where.startswith("loader settings"):

@@ -1,7 +1,7 @@
 """Finds the DataLoader the job trains on and switches it while the loop runs.
 
-What torch's DataLoader is patched with is in patches/loader.py, what the hooks report in
-loader_events.py. The training loader is the one whose batches are followed by backward
+What torch's DataLoader is patched with is in patches/loader.py, the events are in core/events.py.
+The training loader is the one whose batches are followed by backward
 (training_credit.py). Another loader replaces it only after three of its batches in a row were
 followed by backward, so that a batch fetched before an evaluation does not briefly make the
 evaluation loader the training loader. A job that rebuilds its loader for every epoch has one
@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import gc
 import traceback
+from collections.abc import Callable, Sequence
 from itertools import cycle
 from threading import get_ident
 from time import perf_counter
 from typing import Any
 
 from autotune_spaces.facts import LoaderFacts
+from autotune_trials.agent.core.events import Events
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.dataloader.control import TrainingLoaderControl
 from autotune_trials.agent.dataloader.datasets import open_file, own_generator, shards
@@ -30,7 +32,6 @@ from autotune_trials.agent.dataloader.facts import (
     rebatches,
     starts_anew,
 )
-from autotune_trials.agent.dataloader.loader_events import LoaderEvents
 from autotune_trials.agent.dataloader.reader_meter import ReaderMeter, Spent
 from autotune_trials.agent.dataloader.tracked import TrackedLoader
 from autotune_trials.agent.dataloader.tracked_loaders import TrackedLoaders
@@ -46,11 +47,17 @@ class LoaderHooks:
     """State of the DataLoader patches, and their removal. See the module's docstring."""
 
     def __init__(
-        self, data: Any, events: LoaderEvents, config: SessionConfig, loop: LoopState
+        self,
+        data: Any,
+        events: Events,
+        config: SessionConfig,
+        loop: LoopState,
+        on_fault: Callable[[str, str], None],
     ) -> None:
         self.data = data
         self.events = events
         self.loop = loop
+        self._on_fault = on_fault
         self.patches = PatchSet()
         # settings are fixed from the start, and epochs end as usual
         self.held = config.mode != SessionMode.LIVE
@@ -412,16 +419,22 @@ class LoaderHooks:
             end_workers(source)
             return
         began = perf_counter()
-        try:
-            self.events.on_workers_ending(state)
-        finally:
-            end_workers(source)
-        self.events.on_workers_ended(state)
+        self.tell(self.events.workers_ending, state)
+        end_workers(source)
+        self.tell(self.events.workers_ended, state)
         last = self.training_state  # the same loader, if the job rebuilds it for every epoch
         state = last if last is not None and last.key == state.key else state
         state.end_s += perf_counter() - began
 
-    # -- errors
+    # -- events and errors
+
+    def tell(self, listeners: Sequence[Callable[..., None]], *about: Any) -> None:
+        """Call the listeners of an event. An error in one stops the agent, not the job."""
+        try:
+            for hear in listeners:
+                hear(*about)
+        except Exception:
+            self.step_aside("DataLoader events")
 
     def fault(self, where: str) -> None:
         """Report the exception being handled."""
@@ -429,7 +442,7 @@ class LoaderHooks:
 
     def report(self, where: str, text: str) -> None:
         try:
-            self.events.on_fault(where, text)
+            self._on_fault(where, text)
         except Exception:
             pass
 
@@ -462,7 +475,7 @@ class LoaderHooks:
         self.closed, self.stretch, self.cached = True, False, False
         self.overrides.clear()
         self.version += 1
-        self.events = LoaderEvents()  # our iterators may still run
+        self.events = Events()  # our iterators may still run
         self.patches.restore_all()
         for state in self._loaders:
             idle, state.idle = state.idle, None

@@ -23,6 +23,7 @@ from threading import get_ident
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.core.events import GivenBatch
 from autotune_trials.agent.dataloader.facts import Settings, is_iterable, rebatches
 from autotune_trials.agent.dataloader.index_stream import IndexStream
 from autotune_trials.agent.dataloader.kept_batches import KeptBatches
@@ -73,10 +74,9 @@ class SwitchableIterator:
 
     def __next__(self) -> Any:
         hooks, state = self._hooks, self._state
-        try:
-            hooks.events.on_batch_start(state)
-        except Exception:
-            hooks.step_aside("on_batch_start")
+        if hooks.events.went_on and not hooks.loop.in_backward:
+            hooks.tell(hooks.events.went_on)
+        hooks.tell(hooks.events.batch_requested, state)
         asked = clock()
         hooks.loop.fetching = get_ident()
         try:
@@ -89,9 +89,11 @@ class SwitchableIterator:
             state.mark = hooks.last = self.mark
             hooks.given += 1
             try:
-                hooks.events.on_batch(state, batch, self._samples(batch), wait_s, None)
+                given = GivenBatch(state, batch, self._samples(batch), wait_s)
+                for hear in hooks.events.batch_given:
+                    hear(given)
             except Exception:
-                hooks.step_aside("on_batch")
+                hooks.step_aside("DataLoader.__next__")
             return batch
         finally:  # the epoch's end and the job's own errors leave here, too
             hooks.loop.fetching = 0
@@ -175,10 +177,8 @@ class SwitchableIterator:
         hooks = self._hooks
         self._state.mark = hooks.last = self.mark
         hooks.given += 1
-        try:
-            hooks.events.on_batch(self._state, batch, samples, wait_s, turnover_s)
-        except Exception:
-            hooks.step_aside("on_batch")
+        given = GivenBatch(self._state, batch, samples, wait_s, turnover_s)
+        hooks.tell(hooks.events.batch_given, given)
         return batch
 
     def ahead(self, count: int) -> list[Any]:
@@ -226,10 +226,7 @@ class SwitchableIterator:
         """
         began, hooks, state, data = clock(), self._hooks, self._state, self._hooks.data
         hooks.thread = get_ident()
-        try:
-            hooks.events.on_epoch_start(state)
-        except Exception:
-            hooks.step_aside("on_epoch_start")
+        hooks.tell(hooks.events.epoch_started, state)
         self._exhausted, self.credited = False, False
         self._iterations_before = hooks.loop.iterations
         self._failure = None
@@ -298,10 +295,7 @@ class SwitchableIterator:
     def _turn(self, asked: float) -> Any:
         """The source has ended: end the job's epoch, or stretch it by restarting the source."""
         hooks, state = self._hooks, self._state
-        try:
-            hooks.events.on_epoch_end(state)
-        except Exception:
-            hooks.step_aside("on_epoch_end")
+        hooks.tell(hooks.events.epoch_ended, state)
         stepped, self._iterations_before = self._stepped(), hooks.loop.iterations
         hooks.withheld = hooks.withheld or (hooks.cached and self.credited and not stepped)
         if hooks.stretch and stepped and self.credited and state is hooks.training_state:

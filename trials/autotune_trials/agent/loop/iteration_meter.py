@@ -20,6 +20,7 @@ from autotune_trials.measure.clock import AWAY, BACKWARD, DATA, FORWARD, OPTIMIZ
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
+    from autotune_trials.agent.core.events import GivenBatch
     from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.core.loop_state import LoopState
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
@@ -88,15 +89,9 @@ class IterationMeter(Listener):
         elif self._interruptions.calls:
             self._interruptions.end_look()
 
-    def batch_given(
-        self,
-        loader: TrackedLoader,
-        batch: Any,
-        samples: float,
-        wait_s: float,
-        turnover_s: float | None,
-    ) -> None:
+    def batch_given(self, given: GivenBatch) -> None:
         clock, consumption, loaders = self._timer.clock, self._consumption, self.loaders
+        loader, wait_s, turnover_s = given.loader, given.wait_s, given.turnover_s
         # the first iteration, whose end tells which thread trains, may have ended while this one read
         aside = loader.read_aside = loader.read_aside or self._state.aside
         if loaders is not None and loaders.own_s:
@@ -109,7 +104,7 @@ class IterationMeter(Listener):
                 turnover_s = None
         if loader.mark is not consumption.mark:
             self._begin_pass(loader)
-        consumption.fetch(loader, loader.mark, samples, wait_s, turnover_s)
+        consumption.fetch(loader, loader.mark, given.samples, wait_s, turnover_s)
         if aside or (clock.phase == AWAY and self._other):
             return
         if turnover_s is not None:

@@ -14,7 +14,7 @@ from autotune_trials.protocol.messages import SessionMode
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
-    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+    from autotune_trials.agent.core.events import GivenBatch
     from autotune_trials.agent.facts.call_sites import SiteRecorder
 
 
@@ -32,19 +32,12 @@ class Transfers(Listener):
         if device.type == "cuda" and (self._live.config.mode != SessionMode.LAUNCH or changed):
             transfer.install(self._live.patches, self._live.torch, self)
 
-    def batch_given(
-        self,
-        loader: TrackedLoader,
-        batch: Any,
-        samples: float,
-        wait_s: float,
-        turnover_s: float | None,
-    ) -> None:
+    def batch_given(self, given: GivenBatch) -> None:
         if not self._sites.open or self._live.device == "cpu":
             self._live.events.forget(self, "batch_given")
             return
         with contextlib.suppress(Exception):  # whatever a batch of the job's own raises
-            self._non_blocking.note(batch)
+            self._non_blocking.note(given.batch)
 
     def copy(
         self, original: Any, method: str, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

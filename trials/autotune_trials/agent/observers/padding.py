@@ -13,8 +13,8 @@ from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.observers.observer import Observer
 
 if TYPE_CHECKING:
+    from autotune_trials.agent.core.events import GivenBatch
     from autotune_trials.agent.core.iteration import Iteration
-    from autotune_trials.agent.dataloader.tracked import TrackedLoader
     from autotune_trials.agent.observers.watch import Watch
 
 # rows of 0 (padding) and 1, under the name that tokenizers and models share
@@ -33,16 +33,9 @@ class PaddingObserver(Observer, Listener):
     def begin(self) -> None:
         self.agent.events.listen(self)
 
-    def batch_given(
-        self,
-        loader: TrackedLoader,
-        batch: Any,
-        samples: float,
-        wait_s: float,
-        turnover_s: float | None,
-    ) -> None:
-        if loader.training and self._failure is None:
-            self._look(batch)
+    def batch_given(self, given: GivenBatch) -> None:
+        if given.loader.training and self._failure is None:
+            self._look(given.batch)
 
     def end_iteration(self, iteration: Iteration) -> None:
         if self._failure is not None:

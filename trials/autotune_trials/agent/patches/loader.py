@@ -12,22 +12,30 @@ import functools
 import inspect
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
+from autotune_trials.agent.core.events import Events
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.dataloader.facts import construction_spot, site_of
 from autotune_trials.agent.dataloader.hooks import LoaderHooks
 from autotune_trials.agent.dataloader.iterator import iterator_class
-from autotune_trials.agent.dataloader.loader_events import LoaderEvents
 from autotune_trials.agent.patches.base import Patch
 from autotune_trials.protocol.messages import SessionConfig
 
 
 def install(
-    data_module: Any, events: LoaderEvents, config: SessionConfig, state: LoopState
+    data_module: Any,
+    events: Events,
+    config: SessionConfig,
+    state: LoopState,
+    on_fault: Callable[[str, str], None],
 ) -> LoaderHooks:
-    """Hook ``torch.utils.data.dataloader``. See :mod:`.loader_events` for ``events``."""
-    hooks = LoaderHooks(data_module, events, config, state)
+    """Hook ``torch.utils.data.dataloader``.
+
+    ``on_fault``: called with where and the text of an error that has already been handled.
+    """
+    hooks = LoaderHooks(data_module, events, config, state, on_fault)
     worker, patches = data_module._utils.worker, hooks.patches
     switchable = iterator_class(data_module)
 
@@ -42,7 +50,7 @@ def install(
                     hooks.makes_iterators = hooks.makes_iterators or type(self).__name__
                 spot = construction_spot(self, sys._getframe(1))
                 hooks.track(self, site_of(spot), spot)
-                hooks.events.on_loader(self, sys._getframe(1))
+                hooks.tell(hooks.events.loader_built, self, sys._getframe(1))
             except Exception:
                 hooks.fault("DataLoader.__init__")
 

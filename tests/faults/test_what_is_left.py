@@ -28,7 +28,6 @@ def a_dead_process() -> tuple[int, str]:
 def test_processes_memory_and_sockets_are_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(SIDE_BY_SIDE, raising=False)
     pid, mark = a_dead_process()
     assert process_tags.is_stale(mark)
     before = Surroundings.of(tmp_path)
@@ -42,7 +41,9 @@ def test_processes_memory_and_sockets_are_seen(
         segment.touch()
         copy.mkdir()
         socket.mkdir()
-        left = Surroundings.of(tmp_path).beyond(before)
+        with monkeypatch.context() as patch:  # at the end, those of other tests may be there
+            patch.delenv(SIDE_BY_SIDE, raising=False)
+            left = Surroundings.of(tmp_path).beyond(before)
         assert {segment.name, copy.name, str(socket)} <= set(left)
         assert any(f"process {idle.pid}:" in line for line in left)
     finally:

@@ -35,11 +35,11 @@ demo: $(STAMP) ## Tune a real training job: a small CNN on scikit-learn's digits
 # What measures needs the machine to itself, and so does what has the kernel kill for want of memory,
 # which it counts for the whole machine; all the rest runs three at a time, one thread each: many
 # tests wait, and two of them leave two cores idle.
-ALONE := $(addprefix tests/,cli/test_whole_run.py faults/test_out_of_memory.py \
-	findings/test_planted_faults.py house/test_answers_at_once.py verdict/test_loads.py)
+ALONE := $(addprefix tests/,faults/test_out_of_memory.py findings/test_planted_faults.py \
+	house/test_answers_at_once.py verdict/test_loads.py)
 
 test: $(STAMP) ## Run the tests (10 to 15 minutes on two cores): every promise of the README, see tests/README.md
-	OMP_NUM_THREADS=1 $(PYTEST) -n 3 --dist loadfile $(addprefix --ignore=,$(ALONE))
+	OMP_NUM_THREADS=1 $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
 	$(PYTEST) $(ALONE)
 
 test-all: test slow faults compat browser ## Run all tests, one tier after another (half a day)

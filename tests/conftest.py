@@ -75,7 +75,21 @@ def nothing_is_left(tmp_path: Path) -> Iterator[None]:
     assert not left, "left behind"
 
 
+# Files whose tests take longest, first: started last, one of them would be waited for.
+LONGEST = (
+    "cli/test_whole_run.py",
+    "judging/test_judge_command.py",
+    "executors/test_ray_run.py",
+    "cli/test_profile.py",
+    "cli/test_run_failures.py",
+    "export/test_patch_end_to_end.py",
+    "verdict/test_speedup.py",
+    "stages/test_proof.py",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not str(item.path).endswith(LONGEST))  # stable: the rest as it was
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if gpu and not _has_gpu():
         for item in gpu:

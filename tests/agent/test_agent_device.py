@@ -54,6 +54,7 @@ def start(tuner: Tuner, source: str, **config: object) -> None:
     tuner.start(source, **config)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_only_the_device_trained_on_is_asked_and_a_blocks_peak_is_its_own(tuner: Tuner) -> None:
     start(tuner, ON_A_DEVICE)
     assert isinstance(tuner.receive(), Hello)

@@ -60,6 +60,7 @@ def test_a_process_without_torch_loads_next_to_nothing(tuner: Tuner) -> None:
     assert tuner.markers() == {"python"}
 
 
+@pytest.mark.slow
 def test_the_environments_own_sitecustomize_runs_too(tuner: Tuner, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -100,6 +101,7 @@ def test_looking_torch_up_before_importing_it_does_not_shake_the_agent_off(tuner
     assert type(tuner.receive()).__name__ == "Hello"
 
 
+@pytest.mark.slow
 def test_an_agent_that_cannot_start_is_not_the_jobs_trouble(tuner: Tuner) -> None:
     tuner.start(SHORT, "no-such-mode")
     code, out, err = tuner.finish()
@@ -118,6 +120,7 @@ def test_without_a_session_the_door_only_hands_over(tmp_path: Path) -> None:
     assert done.stdout.strip() == "[]" and done.stderr == ""
 
 
+@pytest.mark.slow
 def test_markers_show_how_far_the_job_came(tuner: Tuner) -> None:
     tuner.start(SHORT, "fixed", steps=5)
     tuner.receive()

@@ -200,6 +200,7 @@ def test_a_job_whose_updates_are_not_seen_keeps_its_settings(tmp_path: Path) -> 
         agent.stop()
 
 
+@pytest.mark.slow
 def test_a_setting_that_fails_at_import_does_not_cost_the_others(tuner: Tuner) -> None:
     source = """
 import autotune_spaces.knobs.cudnn_benchmark as module

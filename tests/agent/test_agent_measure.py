@@ -362,6 +362,7 @@ assert not is_mapped(libc.malloc(1 << 20)), "as after any large block that was f
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's thresholds")
 def test_the_probes_leave_the_jobs_heap_as_it_was() -> None:
     done = subprocess.run([sys.executable, "-c", LEAVES_THE_HEAP], capture_output=True, text=True)

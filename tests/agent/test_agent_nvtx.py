@@ -146,7 +146,7 @@ assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules()
 
 
 @pytest.mark.parametrize(
-    ("depth", "names"), [slow(1, {"body", "head"}), (2, {"body", "head", "body.inner"})]
+    ("depth", "names"), [slow(1, {"body", "head"}), slow(2, {"body", "head", "body.inner"})]
 )
 def test_modules_on_request_and_only_while_profiled(
     tuner: Tuner, tmp_path: Path, recorded: dict[str, str], depth: int, names: set[str]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from test_agent_live import in_order
-from tiers import slow
 from tiny_tuner import Tuner, block, run_bare
 
 from autotune_trials.protocol.messages import Record
@@ -78,9 +77,8 @@ def start(tuner: Tuner, source: str, mode: str, **config: object) -> None:
     tuner.start(source, mode, **config)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("move", "workers"), [*(slow(name, 0) for name in MOVES), ("as they are", 2)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("move", "workers"), [*((name, 0) for name in MOVES), ("as they are", 2)])
 def test_the_job_trains_on_the_same_batches(tuner: Tuner, move: str, workers: int) -> None:
     source = job(MOVES[move], workers)
     expected = [float.fromhex(loss) for loss in bare_losses(tuner, source)]

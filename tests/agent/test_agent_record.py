@@ -56,6 +56,7 @@ def rows(tuner: Tuner) -> list[list[str]]:
     return [line.split() for line in tuner.process.communicate()[0].split("\n")[:-1]]
 
 
+@pytest.mark.slow
 def test_every_iteration_is_recorded_from_the_first(tuner: Tuner) -> None:
     found = record(tuner, steps=24, probe_steps=5)
     lines = rows(tuner)
@@ -475,7 +476,7 @@ for step in range(30):
 """
 
 
-@pytest.mark.parametrize("implementation", ["default", "fused"])
+@pytest.mark.parametrize("implementation", ["default", slow("fused")])
 def test_a_step_that_the_jobs_own_scaler_skips_ends_its_iteration(
     tuner: Tuner, implementation: str
 ) -> None:
@@ -491,10 +492,10 @@ def test_a_step_that_the_jobs_own_scaler_skips_ends_its_iteration(
     "backward",
     [
         "(scaler.scale(a) + scaler.scale(b)).backward()",
-        "p, q = scaler.scale(a), scaler.scale(b); p.backward(); q.backward()",
-        "scaler.scale(2 * (a + b)).div(2).backward()",
-        "p, q = scaler.scale([a, b]); (p + q).backward()",
-        "scaler.scale(a).backward(); b.backward()",
+        slow("p, q = scaler.scale(a), scaler.scale(b); p.backward(); q.backward()"),
+        slow("scaler.scale(2 * (a + b)).div(2).backward()"),
+        slow("p, q = scaler.scale([a, b]); (p + q).backward()"),
+        slow("scaler.scale(a).backward(); b.backward()"),
         "b.backward(); scaler.scale(a).backward()",
     ],
 )
@@ -617,6 +618,7 @@ def test_python_frames_have_a_run_of_their_own(tuner: Tuner) -> None:
     assert found.evidence is None
 
 
+@pytest.mark.slow
 def test_launch_holds_the_knobs_and_says_nothing(tuner: Tuner) -> None:
     tuner.start(
         LOOP.replace("range(10)", "range(2)"), "launch", {"amp_dtype": "bfloat16", "num_workers": 1}
@@ -639,9 +641,10 @@ for _ in range(5):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sets", "seed", "same"),
-    [slow("torch.manual_seed(3); random.seed(3)", 0, True), ("torch.manual_seed(3)", 1, False)],
+    [("torch.manual_seed(3); random.seed(3)", 0, True), ("torch.manual_seed(3)", 1, False)],
 )
 def test_seed_zero_is_the_jobs_own_and_others_are_not(
     tuner: Tuner, sets: str, seed: int, same: bool

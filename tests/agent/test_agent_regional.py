@@ -127,6 +127,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_alike_blocks_are_compiled_once_and_taken_back(tuner: Tuner) -> None:
     tuner.start(JOB + LOOP)
     assert [m.repeated_blocks for m in tuner.receive().job.models] == [4]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from bare_runs import run_bare
+from tiers import slow
 
 PROGRAM = """
 import os, random, sys, threading
@@ -92,7 +93,7 @@ def told(folder: Path, mode: str, socket: str = "") -> list[str]:
     return run_bare(folder, MODE=mode, DIRECTORY=str(folder), SOCKET=socket).splitlines()
 
 
-@pytest.mark.parametrize("mode", ["live", "fixed", "profile", "launch"])
+@pytest.mark.parametrize("mode", ["live", slow("fixed"), "profile", slow("launch")])
 def test_torch_and_the_process_are_as_they_were(mode: str, tmp_path: Path) -> None:
     assert told(tmp_path, mode) == ["changed []", "hooks True"]
 

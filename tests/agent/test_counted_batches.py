@@ -59,7 +59,9 @@ for epoch in range(EPOCHS):
 EPOCH, EPOCHS, WORKERS = 12, 9, 8
 
 
-@pytest.mark.parametrize("loop", [slow("replaced"), slow("dropped"), "dropped late", "limited"])
+@pytest.mark.parametrize(
+    "loop", [slow("replaced"), slow("dropped"), slow("dropped late"), "limited"]
+)
 def test_all_that_workers_cost_between_epochs_is_counted_once(loop: str, tmp_path: Path) -> None:
     """Starting and ending workers takes most of these epochs; a loop that counts batches is charged
     for it like any other.

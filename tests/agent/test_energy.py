@@ -182,6 +182,7 @@ def taking(counters: Counters, watts: float) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", [True, False])
 def test_windows_of_a_real_job_hold_what_it_took(
     counters: Counters, tmp_path: Path, wanted: bool

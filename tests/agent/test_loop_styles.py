@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from bare_runs import run_bare
+from tiers import slow
 
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
@@ -216,19 +217,12 @@ def check_time(style: Style, seen: Seen) -> None:
         assert outside_s > 0.1 * passed_s, "else this would prove nothing"
 
 
-def some(styles: list[Style], usual: set[str]) -> list[Any]:
-    return [
-        pytest.param(style, id=style.name, marks=() if style.name in usual else pytest.mark.slow)
-        for style in styles
-    ]
+# Some seconds each: two run every time, the rest with the slow tests.
+IN_FORCE = [s if s.name in ("shell_script", "by_hand") else slow(s) for s in STYLES]
 
 
-# Three seconds each: these run every time, the rest with the slow tests.
-SAME_BITS = {"closure", "forces", "functional", "meta_learning"}
-IN_FORCE = {"compiled_autocast", "no_sync", "shell_script", "by_hand"}
-
-
-@pytest.mark.parametrize("style", some(STYLES, SAME_BITS))
+@pytest.mark.slow
+@pytest.mark.parametrize("style", STYLES, ids=lambda style: style.name)
 def test_losses_are_the_same_bits_as_without_the_agent(
     style: Style, bare: Truth, tmp_path: Path
 ) -> None:
@@ -241,7 +235,7 @@ def test_losses_are_the_same_bits_as_without_the_agent(
     assert seen.left == ["steps.log"]
 
 
-@pytest.mark.parametrize("style", some(STYLES, IN_FORCE))
+@pytest.mark.parametrize("style", IN_FORCE, ids=lambda style: style.name)
 def test_knobs_are_in_force_and_the_job_is_seen_as_it_is(style: Style, tmp_path: Path) -> None:
     config = {name: value for name, value in KNOBS.items() if name not in style.withdrawn}
     seen = run(style, tmp_path, config)
@@ -268,6 +262,7 @@ def test_knobs_are_in_force_and_the_job_is_seen_as_it_is(style: Style, tmp_path:
     assert seen.left == ["steps.log"]
 
 
+@pytest.mark.slow
 def test_workers_that_would_run_the_script_again_are_a_failed_trial_with_its_reason(
     tmp_path: Path,
 ) -> None:
@@ -289,6 +284,7 @@ def test_workers_that_would_run_the_script_again_are_a_failed_trial_with_its_rea
     assert usual.error == "" and len(usual.window.times_s) == 10
 
 
+@pytest.mark.slow
 def test_loaders_that_are_walked_together_end_together(tmp_path: Path) -> None:
     """zip(…, strict=True) raises if only one of them is kept from ending; 32 batches per epoch."""
     tuner = executor(Style("two_loaders"), tmp_path)

@@ -522,6 +522,7 @@ def test_a_function_of_the_jobs_own_that_clips_is_still_one_graph(launch: Launch
 # ------------------------------------------------------------ functions of torch that the job keeps
 
 
+@pytest.mark.slow
 def test_dynamo_imported_under_the_agent_knows_torchs_own_call(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         "import sys, torch\n"

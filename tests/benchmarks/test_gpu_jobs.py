@@ -15,7 +15,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from tiers import slow
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 SMALL = {
@@ -57,7 +56,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return gpu
 
 
-@pytest.mark.parametrize("name", [n if n == "conv_net" else slow(n) for n in SMALL])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
 def test_each_job_trains_without_anything_of_ours(name: str, tmp_path: Path) -> None:
     command = [
         sys.executable,

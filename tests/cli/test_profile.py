@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from command_line import QUICK, Job, make_job, started
-from tiers import slow
 
 from autotune.cli.profile import with_settings
 from autotune.job.load import load_job
@@ -215,10 +214,11 @@ def test_a_setting_that_cannot_be_meant(setting: str, words: list[str], tmp_path
     assert "defect" not in finished.stderr and not folder(made).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        slow(
+        (
             PROGRAM.replace("        optimizer.step()", "        optimizer.step(); 1 / 0"),
             ["ZeroDivisionError", "mine.py"],
         ),

@@ -56,7 +56,7 @@ name: job
 command: {command}
 traces: none
 search_space: {{num_workers: [0, 4]}}
-budget: {{minutes: 4, trials: 1}}
+budget: {{minutes: 8, trials: 1}}
 convergence: {{steps: 60}}
 """
 STORE = "../history.sqlite"
@@ -84,7 +84,7 @@ def start(job: Job, *options: str) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> subprocess.CompletedProcess[str]:
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=500)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
@@ -100,7 +100,7 @@ def kinds(job: Job) -> list[str]:
 
 
 def wait_for(kind: str, job: Job, process: subprocess.Popen[str]) -> None:
-    wait_until(lambda: kind in kinds(job) or process.poll() is not None, 240, f"a {kind}")
+    wait_until(lambda: kind in kinds(job) or process.poll() is not None, 300, f"a {kind}")
     assert process.poll() is None, ended(process)
 
 

@@ -10,7 +10,6 @@ import pytest
 from catalogue import ACCELERATE, FRAMEWORKS, Program
 from checks import seen_as_it_is, switched_for_real
 from harness import Place, settle
-from tiers import slow
 
 
 @pytest.fixture
@@ -18,10 +17,8 @@ def place(program: Program, tmp_path: Path) -> Place:
     return settle(program, tmp_path / "job")
 
 
-EACH = [p if p is ACCELERATE else slow(p) for p in FRAMEWORKS]
-
-
-@pytest.mark.parametrize("program", EACH, ids=lambda program: program.name)
+@pytest.mark.slow
+@pytest.mark.parametrize("program", FRAMEWORKS, ids=lambda program: program.name)
 def test_a_framework_is_seen_as_it_logs_itself_and_loses_no_bit(
     program: Program, place: Place
 ) -> None:

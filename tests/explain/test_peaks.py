@@ -77,6 +77,7 @@ def test_peaks_agree_with_numpys_own_matmul_and_copy(tmp_path: Path) -> None:
         assert ours[name] == pytest.approx(theirs[name], rel=ALIKE), (name, ours, theirs)
 
 
+@pytest.mark.slow
 def test_peaks_are_measured_once_and_kept_by_fingerprint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

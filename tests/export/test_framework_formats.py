@@ -83,6 +83,7 @@ def tuned_in(folder: Path, library: str) -> Path:
     return folder / "tuned.yaml"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "library"),
     [("training-arguments", "transformers"), ("lightning", "pytorch_lightning")],

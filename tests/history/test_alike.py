@@ -204,6 +204,7 @@ def test_a_run_that_only_proved_again_hides_nothing(tmp_path: Path) -> None:
     assert {e["knob"] for e in stored["data"]["expected"]} > set(first.result.knobs)
 
 
+@pytest.mark.slow
 def test_after_three_mispredictions_it_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

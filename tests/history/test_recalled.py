@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from played import SPACE, Played, job
 from replay import Loss, ReplayExecutor, ReplayTable
+from tiers import slow
 
 from autotune import tuner
 from autotune.executors.base import FixedRun
@@ -136,8 +137,8 @@ def test_an_answer_that_no_longer_applies_is_a_miss(store: Path, tmp_path: Path)
     ("first", "second"),
     [
         ({"minutes": 5.0}, {}),
-        ({"trials": 2}, {}),
-        ({"trials": 2}, {"trials": 3}),
+        slow({"trials": 2}, {}),
+        slow({"trials": 2}, {"trials": 3}),
         ({"space": SPACE.replace(", gc: auto", "")}, {}),
         ({"space": SPACE.replace("[1, 2]", "[2]")}, {}),
     ],

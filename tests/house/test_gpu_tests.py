@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).resolve().parents[1]
 LACKING = ("optuna", "mlflow", "ray", "pydantic", "nvtx", "pynvml")
 COLLECT = f"""
@@ -18,6 +20,7 @@ sys.exit(pytest.main(["-q", "-o", "addopts=", "-m", "gpu", "--collect-only", *sy
 """
 
 
+@pytest.mark.slow
 def test_they_are_collected_without_what_only_the_tuner_needs() -> None:
     files = [
         f

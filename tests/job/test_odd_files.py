@@ -43,9 +43,9 @@ from autotune.report.result_file import to_json
 @pytest.mark.parametrize(
     "call",
     [
-        "fuzz_job_files(Path.cwd(), 300)",
+        "fuzz_job_files(Path.cwd(), 150)",
         "fuzz_checked_job_files(Path.cwd(), 40)",
-        "fuzz_tuned_files(Path.cwd(), 200)",
+        "fuzz_tuned_files(Path.cwd(), 100)",
         slow("fuzz_tuned_commands(Path.cwd(), 60)"),
         slow("fuzz_results(Path.cwd(), 100, to_json(tuned()))"),
     ],

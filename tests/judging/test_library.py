@@ -56,6 +56,7 @@ def test_bad_input_is_an_error_of_ours(call: object, tmp_path: Path) -> None:
         call(tmp_path / "nowhere.yaml")  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_a_profile_from_a_thread(tmp_path: Path) -> None:
     """Signals can only be handled in the main thread."""
     (tmp_path / "train.py").write_text(

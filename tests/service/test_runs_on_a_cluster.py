@@ -177,6 +177,7 @@ def test_a_run_with_executor_ray_steers_and_the_worker_measures(
     )
 
 
+@pytest.mark.slow
 def test_what_the_cluster_shows_of_a_run_holds_no_secret(
     cluster: RayCluster, tmp_path: Path
 ) -> None:

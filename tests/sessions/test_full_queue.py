@@ -64,6 +64,7 @@ def seen(session) -> list[int]:
     return [int(line) for line in session.paths.stdout.read_text().split()]
 
 
+@pytest.mark.slow
 def test_a_block_after_a_stall_runs_at_the_speed_of_a_steady_one(make_session, tmp_path):
     """Batches come every 20 ms and a step takes 14 ms: while its queue is full, the job runs 30%
     too fast.

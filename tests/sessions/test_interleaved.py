@@ -123,6 +123,7 @@ def by_side(items: list[list[float]], steps: list[list[float]]) -> list[list[lis
     return [first, [rows for rows in items if rows not in first]]
 
 
+@pytest.mark.slow
 def test_a_window_that_is_too_short_goes_on_in_slices(make) -> None:
     asked: list[int] = []
 
@@ -138,12 +139,14 @@ def test_a_window_that_is_too_short_goes_on_in_slices(make) -> None:
         assert spanned_s < 1.5 * (sum(window.times_s) + window.away_s)
 
 
+@pytest.mark.slow
 def test_a_job_that_ends_sooner_leaves_the_rest_to_the_other(make) -> None:
     first, second = make(epoch=50).run_interleaved(run(40), run(400))
     assert len(first.losses) == 40 and not first.ended_early
     assert len(second.losses) == 50 and second.ended_early
 
 
+@pytest.mark.slow
 def test_the_failure_of_one_ends_both(make, tmp_path: Path) -> None:
     executor = make(fault="if step == 60 and os.path.exists('second'): raise ValueError('mine')")
     (tmp_path / "second").touch()

@@ -143,6 +143,7 @@ def test_a_job_left_alone_is_left_alone(make, tmp_path: Path) -> None:
     assert found["gc"] == list(gc.get_threshold())
 
 
+@pytest.mark.slow
 def test_what_the_job_undoes_is_said(make, tmp_path: Path) -> None:
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core: there is no other set of cores to go to")
@@ -159,6 +160,7 @@ def test_what_the_job_undoes_is_said(make, tmp_path: Path) -> None:
     assert "drops LD_PRELOAD" in record.no_effect["malloc"]
 
 
+@pytest.mark.slow
 def test_the_jobs_own_settings_are_told_and_gc_is_withdrawn(make) -> None:
     with make("--own-gc").open_live({}) as session:
         facts, where = session.hello.job, session.hello.machine

@@ -187,7 +187,8 @@ def test_an_exception_in_a_worker_is_a_crash_with_the_users_traceback(make_sessi
     assert failure.where == "job0.py:10"
 
 
-@pytest.mark.parametrize(("at", "done"), [slow(0, 0), (5, 5)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "done"), [(0, 0), (5, 5)])
 def test_a_job_that_raises_says_how_far_it_got_with_the_settings(make_session, at, done):
     # wherever the epoch is
     in_worker = "self.__dict__.setdefault('read', []).append(i) or len(self.read)"
@@ -269,9 +270,10 @@ optimizer.step()
 UNSEEN = "signal.signal(signal.SIGCHLD, signal.SIG_DFL)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "number", "kind"),
-    [("pass", 9, "killed"), slow(UNSEEN, 9, "killed"), slow(UNSEEN, 11, "crash")],
+    [("pass", 9, "killed"), (UNSEEN, 9, "killed"), (UNSEEN, 11, "crash")],
 )
 def test_a_worker_that_somebody_kills_is_no_crash_of_the_jobs(make_session, before, number, kind):
     """Whether torch names the signal or only says that the worker exited unexpectedly."""

@@ -224,6 +224,7 @@ def test_where_directories_cannot_be_locked_a_run_goes_on(tmp_path: Path, monkey
     executor(tmp_path).close()
 
 
+@pytest.mark.slow
 def test_a_file_that_was_changed_unseen_is_told(tmp_path: Path) -> None:
     program = RESUMES.replace(
         "        if step % 4",

@@ -30,6 +30,7 @@ def test_a_loader_whose_workers_never_answer_costs_what_the_jobs_pace_says(make_
     assert time.monotonic() - began < FULL_S / 3
 
 
+@pytest.mark.slow
 def test_a_step_that_sleeps_for_ever_is_found_in_a_fixed_run(make_session):
     source = job(step="optimizer.step(); step == 50 and time.sleep(9999)")
     session = start(

@@ -69,6 +69,7 @@ def test_effects_are_told_apart(report: dict[str, Any]) -> None:
         assert "CUDA" in report["pin_memory"]["effect"]
 
 
+@pytest.mark.slow
 def test_process_knobs_that_torch_does_not_read_are_set_at_import(tmp_path: Path) -> None:
     session = tmp_path / "session.json"
     session.write_text(json.dumps({"mode": "launch", "directory": str(tmp_path)}))

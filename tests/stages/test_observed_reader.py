@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from replay import Loss
 from replayed import Machine, job, run, table
-from tiers import slow
 
 from autotune.executors.local import LocalExecutor
 from autotune.job.load import load_job
@@ -110,7 +109,8 @@ def test_a_dataset_that_waits_is_tried_with_workers_far_beyond_the_cores(
     assert found.job.process.host == os.uname().nodename
 
 
-@pytest.mark.parametrize("workers", [0, slow(2)])
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
 def test_a_dataset_that_computes_keeps_the_cores(tmp_path: Path, workers: int) -> None:
     found = observed(tmp_path, "computes", workers)
     assert found.job.reader is not None and found.job.reader.cpu_share > 0.8

@@ -140,6 +140,7 @@ def test_a_job_with_too_few_steps_says_what_to_raise(tmp_path, monkeypatch):
     assert "give the job more epochs" in verdict.reason
 
 
+@pytest.mark.slow
 def test_a_job_that_is_over_at_once_cannot_be_timed(tmp_path, monkeypatch):
     with pytest.raises(BaselineError, match="it ended after 25 optimizer steps"):
         check(tmp_path, monkeypatch, "plain 25", SAME)

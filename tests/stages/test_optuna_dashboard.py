@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import pytest
 from replay import Loss
 from replayed import Machine, run, table
 
@@ -31,6 +32,7 @@ def asked(url: str, seconds: float = 90.0) -> Any:
             time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_the_documented_line_shows_the_study(tmp_path: Path) -> None:
     result = run(tmp_path, Machine(table(Loss())))
     (line,) = re.findall(r"`(optuna-dashboard [^`]*)`", DOCS.read_text())

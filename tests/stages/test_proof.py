@@ -88,6 +88,7 @@ def test_equal_configurations_on_a_noisy_machine_are_not_adopted(tmp_path: Path,
     assert result.verdict == "keep-baseline"
 
 
+@pytest.mark.slow
 def test_noise_that_hides_the_gain_is_said_and_what_to_do(tmp_path: Path) -> None:
     losses = table(HARMLESS, factors={"amp_dtype": {"bfloat16": 0.8}}, block_noise=0.4)
     spec = job(tmp_path, "{amp_dtype: [bfloat16]}")

@@ -97,6 +97,7 @@ def first_time(action: str, which: Callable[[Request], bool]) -> Rule:
     return rule
 
 
+@pytest.mark.slow
 def test_a_server_that_comes_back_has_the_record_before_the_run_ends(
     server: str, run_dir: Path, quick_pauses: None
 ) -> None:
@@ -220,6 +221,7 @@ def test_a_server_that_never_answers_delays_nobody(
     assert len(said) == 1 and "timed out" in said[0]
 
 
+@pytest.mark.slow
 def test_a_server_that_came_back_empty_gets_everything_again(
     server: str, between: UnreliableServer, run_dir: Path, quick_pauses: None
 ) -> None:
@@ -308,6 +310,7 @@ def test_two_syncs_at_once(server: str, between: UnreliableServer, run_dir: Path
     check_on_record(server, experiment, run_dir)
 
 
+@pytest.mark.slow
 def test_the_cursor_stays_small(server: str, between: UnreliableServer, run_dir: Path) -> None:
     """If it contained every trial's run, a longer one would be written after each trial."""
     tracker = open_tracker(between.uri, an_experiment(), run_dir)

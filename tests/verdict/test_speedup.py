@@ -272,6 +272,7 @@ def test_equal_configurations_are_not_adopted(machine):
     assert adopted / 500 <= 0.05
 
 
+@pytest.mark.slow
 def test_several_equal_finalists_share_the_risk():
     rng = np.random.default_rng(8)
     runs = 300
@@ -483,7 +484,7 @@ def adopted_then_sharpened(ratios, levels):
     return decision.interval, interval
 
 
-@pytest.mark.parametrize("truth", [1.06, 1.15])
+@pytest.mark.parametrize("truth", [slow(1.06), 1.15])
 def test_more_pairs_after_an_adoption_make_the_claim_narrower_and_keep_its_promise(truth):
     rng = np.random.default_rng(23)
     runs = [adopted_then_sharpened(*very_noisy(rng, truth, LOOKS[-1])) for _ in range(800)]

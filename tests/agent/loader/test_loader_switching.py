@@ -283,7 +283,8 @@ def test_unknown_settings_and_values_are_refused(hook):
             hooks.training.set(**wrong)
 
 
-@pytest.mark.parametrize("method", [slow("spawn"), "forkserver"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_other_start_methods(hook, method):
     hooks, heard = hook()
     loader = DataLoader(Numbers(40), batch_size=4, num_workers=1, multiprocessing_context=method)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 Context = AbstractContextManager[None]
 
 
-@dataclass(slots=True)
-class GivenBatch:
+class GivenBatch:  # no dataclass: processes without torch load this module, too
     """A batch that the job receives.
 
     Attributes:
@@ -41,11 +39,18 @@ class GivenBatch:
             ``wait_s`` is then 0.
     """
 
-    loader: TrackedLoader
-    batch: Any
-    samples: float
-    wait_s: float
-    turnover_s: float | None = None
+    __slots__ = ("batch", "loader", "samples", "turnover_s", "wait_s")
+
+    def __init__(
+        self,
+        loader: TrackedLoader,
+        batch: Any,
+        samples: float,
+        wait_s: float,
+        turnover_s: float | None = None,
+    ) -> None:
+        self.loader, self.batch, self.samples = loader, batch, samples
+        self.wait_s, self.turnover_s = wait_s, turnover_s
 
 
 class Listener:

@@ -159,10 +159,15 @@ class Executor(ABC):
             SessionFailed
         """
 
-    def run_interleaved(self, first: FixedRun, second: FixedRun) -> tuple[Record, Record]:
+    def run_interleaved(
+        self, first: FixedRun, second: FixedRun, beside: Executor | None = None
+    ) -> tuple[Record, Record]:
         """Make two runs as :meth:`run_fixed` does, in processes that are alive at the same time.
 
         They train in slices, never both at once, so that a slow spell of the machine affects both.
+
+        Args:
+            beside: the executor of the second run, of the same class; None: this one.
 
         Raises:
             SessionFailed: one of them failed, perhaps because two processes need too much together.

@@ -176,17 +176,22 @@ class LocalExecutor(Executor):
         notes = {**record.notes, WALL_S: time.monotonic() - began}
         return replace(record, metrics=metrics, notes=notes)
 
-    def run_interleaved(self, first: FixedRun, second: FixedRun) -> tuple[Record, Record]:
+    def run_interleaved(
+        self, first: FixedRun, second: FixedRun, beside: Executor | None = None
+    ) -> tuple[Record, Record]:
+        other = beside or self
+        assert isinstance(other, LocalExecutor)
         sides: list[Side] = []
         try:
-            for request in (first, second):
+            for executor, request in ((self, first), (other, second)):
                 # the second starts in the working directory as the first one's processes left it
-                sides.append(Side(self._fixed_session(request, slice_steps=FIRST_SLICE), request))
+                session = executor._fixed_session(request, slice_steps=FIRST_SLICE)
+                sides.append(Side(session, request))
                 sides[-1].start()
             self.last_hello = sides[0].session.hello
             interleave(sides[0], sides[1])
-            for side in sides:
-                side.metrics = self._printed_metrics(side.session)
+            for executor, side in zip((self, other), sides, strict=True):
+                side.metrics = executor._printed_metrics(side.session)
         finally:
             for side in reversed(sides):
                 with side.at_work():

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from autotune.errors import BaselineError, HookError, InputError
-from autotune.executors.base import SessionFailed
+from autotune.executors.base import Executor, SessionFailed
+from autotune.executors.side_effects import summary
 from autotune.explain.records import Finding, Place
 from autotune.explain.records import Side as Profiled
 from autotune.findings import judge as judge_findings
@@ -20,6 +22,7 @@ from autotune.results import LossState, LossVerdict, Observation
 from autotune.stages.context import RunContext
 from autotune.stages.converge import Asked, SeededRuns, check_loss
 from autotune.stages.explain import case, describe, measured_peaks, profile, profiled
+from autotune.stages.measuring.interleaving import WHY_NOT, why_not
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.observe import explain_failure
 from autotune.stages.profile import observed
@@ -47,13 +50,14 @@ IN_OUR_WORDS = {
 }
 
 
+NAMES = {"reference": "A", "candidate": "B"}
+
+
 class SidePairs(Pairs):
     """A and B instead of baseline and candidate; each runs in the executor of its own side.
 
     ``reference`` holds the runs of A, ``candidate`` those of B.
     """
-
-    interleaves = False  # each side has an executor of its own
 
     def __init__(self, contexts: Mapping[str, RunContext], sides: tuple[Side, Side]) -> None:
         a, b = sides
@@ -62,15 +66,26 @@ class SidePairs(Pairs):
         self._sides = {"reference": a, "candidate": b}
 
     def _shown(self, side: str) -> tuple[str, Config]:
-        return self.label, {"side": "A" if side == "reference" else "B"}
+        return self.label, {"side": NAMES.get(side, f"A and B, {side}")}
+
+    def _executor(self, context: RunContext, side: str) -> Executor:
+        return self._contexts[side].executor
 
     def _measured(self, context: RunContext, side: str, seed: int, again: bool = False) -> Record:
-        own = self._contexts[side]
+        with self._failed(side):
+            return super()._measured(self._contexts[side], side, seed, again)
+
+    def _require_enough(self, side: str, record: Record) -> None:
+        with self._failed(side):
+            super()._require_enough(side, record)
+
+    @contextmanager
+    def _failed(self, side: str) -> Iterator[None]:
+        """A failure of either side ends the judgement."""
         try:
-            return super()._measured(own, side, seed, again)
-        # a failure of either side ends the judgement
+            yield
         except (SessionFailed, BaselineError, HookError) as failure:
-            raise _failed(own, self._sides[side], failure) from failure
+            raise _failed(self._contexts[side], self._sides[side], failure) from failure
 
     def _longer(self, steps: int) -> str:
         return f"{super()._longer(steps)}|{self.context.spec.budget.minutes:g}"
@@ -103,9 +118,11 @@ def judge_sides(
         Interrupted: the user asked to stop; the same call resumes.
     """
     context = contexts["A"]
-    observations = compare_sides(contexts, sides)
+    found = compare_sides(contexts, sides)
+    _decide_interleaving(contexts, found)
+    observations = {name: it.observation for name, it in found.items()}
     pairs = SidePairs(contexts, sides)
-    found, reason = _speed(context, pairs, margin)
+    speed, reason = _speed(context, pairs, margin)
     context.stop.check()
     context.progress.stage("converge", "paired seeded runs")
     verdict = check_loss(pairs, _asked(contexts["B"], sides, observations, loss))
@@ -135,10 +152,11 @@ def judge_sides(
             )
         )
     return Judgement(
-        speed="undecided" if found.state == "open" else found.state,
+        speed="undecided" if speed.state == "open" else speed.state,
         speed_reason=f"{reason}. {FIRST_EPOCH}" if pairs.figures.first_epoch_only else reason,
-        speedup=found.interval,
-        pairs=found.pairs,
+        speedup=speed.interval,
+        pairs=speed.pairs,
+        interleaved=pairs.interleaved,
         margin=margin,
         loss="undecided" if verdict.verdict == LossState.NO_PROOF else verdict.verdict,
         loss_verdict=verdict,
@@ -154,7 +172,7 @@ def judge_sides(
 
 def compare_sides(
     contexts: Mapping[str, RunContext], sides: tuple[Side, Side]
-) -> dict[str, Observation]:
+) -> dict[str, _Observed]:
     """Profile each side briefly, and refuse unlike sides before time is spent.
 
     Raises:
@@ -172,7 +190,10 @@ def compare_sides(
                 raise _failed(context, side, failure) from failure
             hello = context.executor.last_hello
             assert hello is not None
-            it = _Observed(observed(context, hello, record), median(record.window.samples))
+            window = record.window
+            it = _Observed(
+                observed(context, hello, record), median(window.samples), window.peak_memory_gib
+            )
             context.journal.append("side", side.name, encode(it))
             context.stop.check()
         else:
@@ -185,13 +206,33 @@ def compare_sides(
             expected="the same work: data, batch size, device and number of processes",
             remedy="judge one change at a time; `autotune run` tunes the batch size",
         )
-    return {name: it.observation for name, it in found.items()}
+    return found
 
 
 @dataclass(frozen=True)
 class _Observed:
     observation: Observation
     samples: float  # per iteration
+    peak_gib: float = math.inf  # unknown: of an earlier version
+
+
+def _decide_interleaving(
+    contexts: Mapping[str, RunContext], found: Mapping[str, _Observed]
+) -> None:
+    """Decide for this judgement and those that resume it: see :mod:`.interleaving`."""
+    journal = contexts["A"].journal
+    if journal.find(WHY_NOT) is not None:
+        return
+    reasons = [
+        why_not(
+            context,
+            found[name].observation,
+            max(it.peak_gib for it in found.values()),
+            summary(context.run_dir / name, context.spec.workdir),
+        )
+        for name, context in contexts.items()
+    ]
+    journal.append(WHY_NOT, "", next(filter(None, reasons), ""))
 
 
 def _failed(

@@ -46,6 +46,7 @@ class Judgement:
     sides: tuple[SideRecord, ...]
     environment: Mapping[str, Any] = field(default_factory=dict)
     wall_s: float = 0.0
+    interleaved: bool = False  # both processes of a pair were alive at once and trained in slices
     disturbed: int = 0  # runs that were measured again because something else ran
     schema_version: int = SCHEMA_VERSION
 

@@ -45,7 +45,7 @@ def judge_job(
     Raises:
         InputError, BaselineError, HookError, Interrupted: see :mod:`autotune.errors`.
     """
-    from autotune.executors import executor_for
+    from autotune.executors.local import LocalExecutor
 
     check_loss_class(loss, "loss")
     if fresh:
@@ -71,7 +71,8 @@ def judge_job(
         for side in sorted(sides, key=lambda s: len(os.path.realpath(s.spec.workdir))):
             place = run_dir / side.name
             place.mkdir(parents=True, exist_ok=True)
-            executor = executor_for(side.spec, place, say=progress.note, warn=progress.warning)
+            # while runs of both are alive, neither may take the other's files for the job's
+            executor = LocalExecutor(side.spec, place, own=(run_dir.absolute(),))
             stack.enter_context(closing(executor))
             executor.loader_key = side.loader_key
             contexts[side.name] = RunContext(

@@ -114,8 +114,9 @@ def _findings(it: Judgement) -> Iterable[tuple[str, tuple[Finding, ...]]]:
 def _footnote(it: Judgement) -> str:
     machine = it.environment.get("machine", {})
     where = machine.get("device_name") or machine.get("cpu_model", "")
+    how = ", alternating in slices," if it.interleaved else ""
     return (
-        f"{it.pairs} pairs of fresh processes in {duration_words(it.wall_s)} on {where},"
+        f"{it.pairs} pairs of fresh processes{how} in {duration_words(it.wall_s)} on {where},"
         f" {_software(it)}. "
         "The interval is 95%. An unchanged loss is the same early trajectory "
         f"({it.loss_verdict.steps} steps), not the same final quality."

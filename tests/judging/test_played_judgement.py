@@ -14,7 +14,8 @@ import pytest
 from replay import ReplayExecutor, ReplayTable
 
 from autotune.errors import BaselineError, InputError, Interrupted
-from autotune.executors.base import FixedRun, SessionFailed
+from autotune.executors.base import Executor, FixedRun, SessionFailed
+from autotune.executors.interleave import SLICES
 from autotune.job.spec import JobSpec
 from autotune.judging.records import Judgement
 from autotune.judging.run import judge_job
@@ -57,6 +58,24 @@ class Machine(ReplayExecutor):
         return replace(hello, fingerprint=self.fingerprint, machine=machine)
 
 
+class Both(Machine):
+    """Runs two sides at once; run number ``fails`` fails."""
+
+    interleaves = True
+    made = fails = 0
+
+    def run_interleaved(
+        self, first: FixedRun, second: FixedRun, beside: Executor | None = None
+    ) -> tuple[Record, Record]:
+        assert isinstance(beside, Both) and beside is not self
+        self.made += 1
+        if self.made == self.fails:
+            raise SessionFailed("crash", "Address already in use")
+        records = self.run_fixed(first), beside.run_fixed(second)
+        one, other = (replace(r, notes={**r.notes, SLICES: 8}) for r in records)
+        return one, other
+
+
 @pytest.fixture
 def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Judgement]:
     """Judge two machines; the same call again resumes."""
@@ -66,10 +85,10 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Judge
         (tmp_path / name / "job.yaml").write_text(f"command: python train.py --side {name}\n")
 
     def judge(a: Machine, b: Machine, minutes: float = 1.0, **options: Any) -> Judgement:
-        def executor_for(spec: JobSpec, *_: object, **__: object) -> Machine:
+        def executor_of(spec: JobSpec, *_: object, **__: object) -> Machine:
             return b if spec.workdir.name == "b" else a
 
-        monkeypatch.setattr("autotune.executors.executor_for", executor_for)
+        monkeypatch.setattr("autotune.executors.local.LocalExecutor", executor_of)
         asked = {"margin": 0.05, "progress_kind": "quiet", **options}
         return judge_job(both(tmp_path, minutes), tmp_path / "run", **asked)
 
@@ -88,6 +107,44 @@ def losses_times(factor: float, label: str = "judge") -> Alter:
         return replace(record, losses=tuple(factor * (x or 0.0) for x in record.losses))
 
     return alter
+
+
+ROOMY = replace(ALIKE, machine={"cores": 4, "available_gib": 64.0})
+SLOW = replace(ROOMY, cost_s=0.001)
+
+
+def test_a_and_b_alternate_in_slices(play: Any) -> None:
+    a, b = Both(ROOMY), Both(SLOW)
+    found = play(a, b)
+    assert (found.speed, found.interleaved) == ("slower", True)
+    assert a.made + b.made == found.pairs and abs(a.made - b.made) <= 1, "each begins in turn"
+    assert not any("candidate" in label for label in a.labels), "each in its own place"
+    assert "alternating in slices" in markdown(found)
+
+
+def test_where_two_at_once_fail_a_and_b_run_one_after_the_other(play: Any) -> None:
+    a, b = Both(ROOMY), Both(SLOW)
+    a.fails = 1
+    found = play(a, b)
+    assert (found.speed, found.interleaved) == ("slower", False)
+    assert (a.made, b.made) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("table", "extra"),
+    [
+        (replace(ROOMY, machine={"available_gib": 0.001}), ""),
+        (ROOMY, "side_effects: {put_back: false}\n"),
+    ],
+)
+def test_without_room_or_with_files_left_they_do_not(
+    table: ReplayTable, extra: str, play: Any, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        with open(tmp_path / name / "job.yaml", "a") as file:
+            file.write(extra)
+    a, b = Both(table), Both(table)
+    assert play(a, b).speed == "same" and not a.made + b.made
 
 
 def test_a_job_tuned_for_its_energy_is_not_judged_by_it(tmp_path: Path, play: Any) -> None:

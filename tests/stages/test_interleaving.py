@@ -10,7 +10,7 @@ import pytest
 from replay import Loss
 from replayed import Machine, job, run, table
 
-from autotune.executors.base import FixedRun, SessionFailed
+from autotune.executors.base import Executor, FixedRun, SessionFailed
 from autotune.executors.interleave import SLICES
 from autotune.results import Written
 from autotune.stages.measuring import interleaving
@@ -26,7 +26,9 @@ class Both(Machine):
     fails = 0
     made = 0
 
-    def run_interleaved(self, first: FixedRun, second: FixedRun) -> tuple[Record, Record]:
+    def run_interleaved(
+        self, first: FixedRun, second: FixedRun, beside: Executor | None = None
+    ) -> tuple[Record, Record]:
         self.made += 1
         if self.made == self.fails:
             raise SessionFailed("crash", "Address already in use")

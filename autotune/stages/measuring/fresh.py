@@ -149,13 +149,13 @@ class FreshRuns:
 
     def interleaved(
         self,
-        executor: Executor,
+        executors: Sequence[Executor],
         configs: Sequence[Config],
         seed: int,
         labels: Sequence[str],
         calm: Sequence[Sequence[Window]],
     ) -> Sequence[Record]:
-        """Record two configurations whose processes train in slices.
+        """Record two configurations, each with its executor, whose processes train in slices.
 
         The records are not checked, see :meth:`require_enough`.
 
@@ -164,9 +164,10 @@ class FreshRuns:
         """
         first, second = (
             self._request(executor, config, seed, label)
-            for config, label in zip(configs, labels, strict=True)
+            for executor, config, label in zip(executors, configs, labels, strict=True)
         )
-        return self._undisturbed(lambda: executor.run_interleaved(first, second), labels, calm)
+        one, other = executors
+        return self._undisturbed(lambda: one.run_interleaved(first, second, other), labels, calm)
 
     def require_enough(self, record: Record, config: Config) -> None:
         """Check that ``record``, of ``config``, can be timed.

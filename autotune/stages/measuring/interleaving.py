@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from autotune.executors.base import SessionFailed
 from autotune.executors.side_effects import summary
-from autotune.results import Observation
+from autotune.results import Observation, Written
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FIRST_RUN
 from autotune_spaces.base import Config
 from autotune_spaces.codec import decode
-from autotune_trials.protocol.messages import Record
 
 # journal key: why runs of a pair follow each other; "": they are interleaved
 WHY_NOT = "not-interleaved"
@@ -41,7 +40,9 @@ def _decide(context: RunContext) -> None:
     if observed is None or first is None:
         return
     context.executor.close_kept()  # what it wrote is known once it has ended
-    why = _why_not(context, decode(Observation, observed), first)
+    written = summary(context.run_dir, context.spec.workdir)
+    peak_gib = first.window.peak_memory_gib
+    why = why_not(context, decode(Observation, observed), peak_gib, written)
     context.journal.append(WHY_NOT, "", why)
     if why.startswith(WRITES):
         context.progress.note(
@@ -62,7 +63,15 @@ def stop_interleaving(context: RunContext, failure: SessionFailed) -> None:
     )
 
 
-def _why_not(context: RunContext, observation: Observation, first: Record) -> str:
+def why_not(
+    context: RunContext, observation: Observation, peak_gib: float, written: Written
+) -> str:
+    """Why runs of this job follow each other; "": they may be interleaved.
+
+    Args:
+        peak_gib: memory that a run takes.
+        written: files of the job's runs so far.
+    """
     job, machine = observation.job, observation.machine
     if not context.executor.interleaves:
         return "the executor runs one session at a time"
@@ -76,13 +85,12 @@ def _why_not(context: RunContext, observation: Observation, first: Record) -> st
         return "how the job loads its batches is unknown"
     if job.loader.num_workers:
         return "the job has DataLoader workers"
-    needed_gib = ROOM * first.window.peak_memory_gib
+    needed_gib = ROOM * peak_gib
     if machine.available_gib < needed_gib:
         free = f"{machine.available_gib:.1f} GiB are free"
         return f"a second process may need {needed_gib:.1f} GiB of memory, and {free}"
     if not context.spec.side_effects.put_back:
         return "files that the job writes are not put back"
-    written = summary(context.run_dir, context.spec.workdir)
     names = (*written.restored, *written.removed, *written.prepared, *written.left)
     names += (*written.noticed, *written.unkept, *written.failed)
     if names:

@@ -20,7 +20,7 @@ from functools import partial
 from statistics import fmean, median
 
 from autotune.errors import BaselineError
-from autotune.executors.base import SessionFailed
+from autotune.executors.base import Executor, SessionFailed
 from autotune.executors.interleave import SLICES
 from autotune.job.configs import key_of
 from autotune.results import Observation
@@ -55,7 +55,6 @@ class Pairs:
     """
 
     timed = True  # False: for the losses only
-    interleaves = True  # if the job and the machine allow it
 
     def __init__(
         self,
@@ -170,14 +169,13 @@ class Pairs:
         Raises:
             SessionFailed, BaselineError: as :meth:`_measured`, if a run is too short.
         """
-        wanted = self.timed and self.interleaves
-        if not (wanted and may_interleave(context, *self.configs.values())):
+        if not (self.timed and may_interleave(context, *self.configs.values())):
             return {}
-        label = f"{self.label}: both sides, in slices"
-        context.progress.fixed_run(label, 2 * seed + 1, 2 * pairs, self.configs["candidate"])
+        label, config = self._shown("both sides, in slices")
+        context.progress.fixed_run(label, 2 * seed + 1, 2 * pairs, config)
         try:
             records = self._fresh.interleaved(
-                context.executor,
+                [self._executor(context, side) for side in order],
                 [self.configs[side] for side in order],
                 seed,
                 [self._label(side, seed) for side in order],
@@ -189,16 +187,28 @@ class Pairs:
             return {}
         made = dict(zip(order, records, strict=True))
         for side, record in made.items():
-            with _own_failure(self.configs[side]):
-                self._fresh.require_enough(record, self.configs[side])
+            self._require_enough(side, record)
         for side, record in made.items():
             self._keep(context, side, seed, record)
         context.stop.check()
         return made
 
+    def _executor(self, context: RunContext, side: str) -> Executor:
+        """Where an interleaved run of this side is made."""
+        return context.executor
+
+    def _require_enough(self, side: str, record: Record) -> None:
+        """Check that an interleaved run can be timed.
+
+        Raises:
+            SessionFailed, BaselineError: as :meth:`_measured`.
+        """
+        with _own_failure(self.configs[side]):
+            self._fresh.require_enough(record, self.configs[side])
+
     def _shown(self, side: str) -> tuple[str, Config]:
-        """The label and settings shown while a run is made."""
-        return f"{self.label}: {side}", self.configs[side]
+        """The label and settings shown while a run of this side, or of both, is made."""
+        return f"{self.label}: {side}", self.configs.get(side, self.configs["candidate"])
 
     def missing(self, pairs: int) -> int:
         """How many of ``pairs`` pairs are not in the journal yet.

@@ -11,7 +11,6 @@ from statistics import median
 
 from autotune.errors import BaselineError, HookError, InputError
 from autotune.executors.base import Executor, SessionFailed
-from autotune.executors.side_effects import summary
 from autotune.explain.records import Finding, Place
 from autotune.explain.records import Side as Profiled
 from autotune.findings import judge as judge_findings
@@ -22,7 +21,7 @@ from autotune.results import LossState, LossVerdict, Observation
 from autotune.stages.context import RunContext
 from autotune.stages.converge import Asked, SeededRuns, check_loss
 from autotune.stages.explain import case, describe, measured_peaks, profile, profiled
-from autotune.stages.measuring.interleaving import WHY_NOT, why_not
+from autotune.stages.measuring.interleaving import WHY_NOT, files_written, keep_decision, why_not
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.observe import explain_failure
 from autotune.stages.profile import observed
@@ -40,6 +39,7 @@ SAME_BATCH = 0.05
 # Parts of the fingerprint that show how the source is arranged. A knob leaves that alone, a commit
 # may not; its effect on the training shows in the loss.
 ARRANGEMENT = ("modules_in_training", "modules_in_evaluation", "loss_modules", "dataset", "sampler")
+NAMES = {"reference": "A", "candidate": "B"}  # of the sides
 # The loss check speaks of knobs and of a baseline; here there are A and B.
 IN_OUR_WORDS = {
     "settings differ beyond what the knobs declare": "settings differ",
@@ -48,9 +48,6 @@ IN_OUR_WORDS = {
     "the candidate": "B",
     "the job's own": "A's",
 }
-
-
-NAMES = {"reference": "A", "candidate": "B"}
 
 
 class SidePairs(Pairs):
@@ -62,6 +59,7 @@ class SidePairs(Pairs):
     def __init__(self, contexts: Mapping[str, RunContext], sides: tuple[Side, Side]) -> None:
         a, b = sides
         super().__init__(contexts["A"], b.knobs, a.knobs, "judge")
+        self._by_name = contexts
         self._contexts = {"reference": contexts["A"], "candidate": contexts["B"]}
         self._sides = {"reference": a, "candidate": b}
 
@@ -70,6 +68,9 @@ class SidePairs(Pairs):
 
     def _executor(self, context: RunContext, side: str) -> Executor:
         return self._contexts[side].executor
+
+    def _written(self, context: RunContext) -> str:
+        return _written(self._by_name)
 
     def _measured(self, context: RunContext, side: str, seed: int, again: bool = False) -> Record:
         with self._failed(side):
@@ -220,19 +221,18 @@ def _decide_interleaving(
     contexts: Mapping[str, RunContext], found: Mapping[str, _Observed]
 ) -> None:
     """Decide for this judgement and those that resume it: see :mod:`.interleaving`."""
-    journal = contexts["A"].journal
-    if journal.find(WHY_NOT) is not None:
+    context = contexts["A"]
+    if context.journal.find(WHY_NOT) is not None:
         return
-    reasons = [
-        why_not(
-            context,
-            found[name].observation,
-            max(it.peak_gib for it in found.values()),
-            summary(context.run_dir / name, context.spec.workdir),
-        )
-        for name, context in contexts.items()
-    ]
-    journal.append(WHY_NOT, "", next(filter(None, reasons), ""))
+    peak_gib, written = max(it.peak_gib for it in found.values()), _written(contexts)
+    reasons = [why_not(contexts[n], it.observation, peak_gib, written) for n, it in found.items()]
+    keep_decision(context, next(filter(None, reasons), ""))
+
+
+def _written(contexts: Mapping[str, RunContext]) -> str:
+    """:func:`.interleaving.files_written` of both sides."""
+    found = (files_written(it.run_dir / name, it.spec.workdir) for name, it in contexts.items())
+    return next(filter(None, found), "")
 
 
 def _failed(

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tiers import slow
 from tiny_tuner import CNN, Tuner, block
 
 STAND_IN = '''
@@ -145,8 +144,9 @@ assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("depth", "names"), [slow(1, {"body", "head"}), slow(2, {"body", "head", "body.inner"})]
+    ("depth", "names"), [(1, {"body", "head"}), (2, {"body", "head", "body.inner"})]
 )
 def test_modules_on_request_and_only_while_profiled(
     tuner: Tuner, tmp_path: Path, recorded: dict[str, str], depth: int, names: set[str]

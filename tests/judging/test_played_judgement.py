@@ -21,6 +21,8 @@ from autotune.judging.records import Judgement
 from autotune.judging.run import judge_job
 from autotune.judging.shown import markdown
 from autotune.judging.sides import Side, common, load_side
+from autotune.results import Written
+from autotune.stages.measuring import interleaving
 from autotune.verdict.words import FIRST_EPOCH
 from autotune_trials.protocol.messages import Hello, Record
 
@@ -128,6 +130,21 @@ def test_where_two_at_once_fail_a_and_b_run_one_after_the_other(play: Any) -> No
     found = play(a, b)
     assert (found.speed, found.interleaved) == ("slower", False)
     assert (a.made, b.made) == (1, 0)
+
+
+def test_a_pair_that_begins_to_write_files_is_made_again_in_turns(
+    play: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = Both(ROOMY), Both(SLOW)
+
+    def summary(run_dir: Path, _: Path) -> Written:
+        return Written(restored=("best.pt",) if a.made and run_dir.name == "B" else ())
+
+    monkeypatch.setattr(interleaving, "summary", summary)
+    found = play(a, b)
+    assert (found.speed, found.interleaved) == ("slower", False)
+    assert (a.made, b.made) == (1, 0)
+    assert a.labels.count("judge-reference-0") > 1, "the first pair, too"
 
 
 @pytest.mark.parametrize(

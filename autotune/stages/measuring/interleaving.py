@@ -6,14 +6,17 @@ is measured: for one process that trains on the CPU, that writes no files outsid
 with enough memory for both, and without DataLoader workers on either side. Until all workers are
 stopped at the end of a slice, they make batches in time that is not counted (64 workers, network
 storage: a quarter too fast). If a run fails all the same, pairs are made one run after the other
-from then on: a failure because two do not fit is no verdict.
+from then on: a failure because two do not fit is no verdict. So is a pair during which the job began
+to write files: it is made again.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from autotune.executors.base import SessionFailed
 from autotune.executors.side_effects import summary
-from autotune.results import Observation, Written
+from autotune.results import Observation
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FIRST_RUN
 from autotune_spaces.base import Config
@@ -40,14 +43,18 @@ def _decide(context: RunContext) -> None:
     if observed is None or first is None:
         return
     context.executor.close_kept()  # what it wrote is known once it has ended
-    written = summary(context.run_dir, context.spec.workdir)
-    peak_gib = first.window.peak_memory_gib
-    why = why_not(context, decode(Observation, observed), peak_gib, written)
+    written = files_written(context.run_dir, context.spec.workdir)
+    observation, peak_gib = decode(Observation, observed), first.window.peak_memory_gib
+    keep_decision(context, why_not(context, observation, peak_gib, written))
+
+
+def keep_decision(context: RunContext, why: str) -> None:
+    """Keep for this run and those that resume it why runs follow each other; "": they do not."""
     context.journal.append(WHY_NOT, "", why)
     if why.startswith(WRITES):
         context.progress.note(
-            f"{why}: baseline and candidate run one after the other. Running them in alternating"
-            " slices would reduce noise; to allow that, write only to {trial_dir}"
+            f"{why}: the two sides run one after the other. Running them in alternating slices"
+            " would reduce noise; to allow that, write only to {trial_dir}"
         )
 
 
@@ -56,21 +63,25 @@ def stop_interleaving(context: RunContext, failure: SessionFailed) -> None:
 
     ``failure``: of one of two runs that were alive at once.
     """
-    context.journal.append(WHY_NOT, "", f"a run failed ({failure.kind}: {failure.detail})")
-    context.progress.note(
-        f"a run failed while baseline and candidate were running together ({failure.kind}:"
-        f" {failure.detail}); from now on they run one after the other"
-    )
+    why = f"a run failed while both sides were running together ({failure.kind}: {failure.detail})"
+    context.journal.append(WHY_NOT, "", why)
+    context.progress.note(f"{why}; from now on they run one after the other")
 
 
-def why_not(
-    context: RunContext, observation: Observation, peak_gib: float, written: Written
-) -> str:
+def files_written(run_dir: Path, workdir: Path) -> str:
+    """Why not, by the files that the runs so far have written; "": they have written none."""
+    it = summary(run_dir, workdir)
+    names = (*it.restored, *it.removed, *it.prepared, *it.left)
+    names += (*it.noticed, *it.unkept, *it.failed)
+    return f"{WRITES} ({names[0]}{', …' if len(names) > 1 else ''})" if names else ""
+
+
+def why_not(context: RunContext, observation: Observation, peak_gib: float, written: str) -> str:
     """Why runs of this job follow each other; "": they may be interleaved.
 
     Args:
         peak_gib: memory that a run takes.
-        written: files of the job's runs so far.
+        written: see :func:`files_written`.
     """
     job, machine = observation.job, observation.machine
     if not context.executor.interleaves:
@@ -91,8 +102,4 @@ def why_not(
         return f"a second process may need {needed_gib:.1f} GiB of memory, and {free}"
     if not context.spec.side_effects.put_back:
         return "files that the job writes are not put back"
-    names = (*written.restored, *written.removed, *written.prepared, *written.left)
-    names += (*written.noticed, *written.unkept, *written.failed)
-    if names:
-        return f"{WRITES} ({names[0]}{', …' if len(names) > 1 else ''})"
-    return ""
+    return written

@@ -26,7 +26,12 @@ from autotune.job.configs import key_of
 from autotune.results import Observation
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FreshRuns, rounds, wall_s
-from autotune.stages.measuring.interleaving import may_interleave, stop_interleaving
+from autotune.stages.measuring.interleaving import (
+    files_written,
+    keep_decision,
+    may_interleave,
+    stop_interleaving,
+)
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.memory_limits import beyond_limits
 from autotune.stages.measuring.pair_figures import PairFigures, node_of
@@ -185,6 +190,9 @@ class Pairs:
             context.stop.check_after(failure.kind)
             stop_interleaving(context, failure)
             return {}
+        if written := self._written(context):  # for the first time: one may have read the other's
+            keep_decision(context, written)
+            return {}
         made = dict(zip(order, records, strict=True))
         for side, record in made.items():
             self._require_enough(side, record)
@@ -196,6 +204,9 @@ class Pairs:
     def _executor(self, context: RunContext, side: str) -> Executor:
         """Where an interleaved run of this side is made."""
         return context.executor
+
+    def _written(self, context: RunContext) -> str:
+        return files_written(context.run_dir, context.spec.workdir)
 
     def _require_enough(self, side: str, record: Record) -> None:
         """Check that an interleaved run can be timed.

@@ -39,7 +39,8 @@ for epoch in range(1000):
         optimizer.step()
 """
 CHANGES = {
-    "slowdown": TRAIN + "        time.sleep(0.005)\n",
+    # tenfold: found even while other tests compute beside it
+    "slowdown": TRAIN + "        time.sleep(0.03)\n",
     "fault": TRAIN.replace("lr=0.02", "lr=0.021"),
     "harmless": TRAIN.replace("targets", "wanted"),
     "larger": TRAIN.replace("batch_size=64", "batch_size=128"),

@@ -8,8 +8,6 @@ shell line by what its shell expands.
 from __future__ import annotations
 
 import datetime
-import json
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -20,6 +18,7 @@ from typing import Any
 from autotune import __version__
 from autotune.job.package import shipped_with_job
 from autotune.job.spec import JobSpec
+from autotune.job.yaml_text import Inline, yaml_block
 from autotune.objectives import BETTER
 from autotune.results import CompileCache, Interval, Result
 from autotune.secrets import (
@@ -248,83 +247,67 @@ def embedded_yaml(tuned: TunedConfig) -> str:
 def to_yaml(tuned: TunedConfig) -> str:
     """The text of tuned.yaml; deterministic, so that two files can be compared line by line."""
     p = tuned.provenance
-    lines = [f"# {line}" for line in _headline(tuned)]
-    lines += [
+    parts = [f"# {line}" for line in _headline(tuned)]
+    parts += [
         "#     autotune launch tuned.yaml                     run the job with these settings",
-        (
-            "#     autotune export tuned.yaml --format diff       a patch that writes them into"
-            " your own source instead"
-        ),
-        f"schema_version: {tuned.schema_version}",
-        f"name: {_scalar(tuned.name)}",
+        "#     autotune export tuned.yaml --format diff       a patch that writes them into your own"
+        " source instead",
+        yaml_block({"schema_version": tuned.schema_version, "name": tuned.name}),
         "",
-        "command:",
+        yaml_block({"command": list(tuned.command)}),
     ]
-    lines += [f"  - {_scalar(word)}" for word in tuned.command]
     if not tuned.workdir.is_absolute():
-        lines += ["# Seen from this file: put it beside the job file."]
-    lines += [f"workdir: {_scalar(str(tuned.workdir))}"]
-    lines += _mapping("env", tuned.env)
+        parts += ["# Seen from this file: put it beside the job file."]
+    parts += [yaml_block({"workdir": str(tuned.workdir), "env": dict(tuned.env)})]
     if tuned.env_from_launch:
-        lines += [
+        parts += [
             "",
             "# These look like secrets. Their values are not kept here: set them where you launch.",
+            yaml_block({"env_from_launch": list(tuned.env_from_launch)}),
         ]
-        lines += ["env_from_launch:", *(f"  - {_scalar(name)}" for name in tuned.env_from_launch)]
-    lines += [
+    parts += [
         "",
-        (
-            "# value: what to use; was: the job's own; gain: of this knob alone"
-            if tuned.knobs
-            else "# Nothing to change: the job runs as it is."
-        ),
+        "# value: what to use; was: the job's own; gain: of this knob alone"
+        if tuned.knobs
+        else "# Nothing to change: the job runs as it is.",
         "knobs:" if tuned.knobs else "knobs: {}",
     ]
     for name, knob in tuned.knobs.items():
-        lines += [
-            f"  {_scalar(name)}:",
-            f"    value: {_scalar(knob.value)}",
-            f"    was: {_scalar(knob.was)}",
-        ]
-        lines += [f"    gain: {_interval(knob.gain)}"] if knob.gain else []
+        said: dict[str, Any] = {"value": knob.value, "was": knob.was}
+        said |= {"gain": _interval(knob.gain)} if knob.gain else {}
+        said |= {"options": dict(knob.options)} if knob.options else {}
+        parts += [yaml_block({name: said}, 2)]
         remark = (
             knob_registry.get(name).remark(knob.value, knob.was)
             if name in knob_registry.names()
             else ""
         )
-        lines += [f"    # {remark}"] if remark else []
-        lines += _mapping("options", knob.options, "    ") if knob.options else []
-    lines += [
+        parts += [f"    # {remark}"] if remark else []
+    parts += [
         "",
         "# Where these settings come from. They hold for this machine and this software.",
         "provenance:",
     ]
-    for name in ("created", "autotune", "verdict", "reason"):
-        lines += [f"  {name}: {_scalar(getattr(p, name))}"]
-    lines += [f"  speedup: {_interval(p.speedup)}"] if p.speedup else []
-    for name in ("loss", "loss_reason", "run_dir", "job_device", "loader_key"):
-        lines += [f"  {name}: {_scalar(getattr(p, name))}"]
-    lines += _mapping("machine", p.machine, "  ")
-    if p.environment is not None:
-        lines += _mapping("environment", p.environment, "  ")
-    lines += _mapping("footprint", encode(p.footprint), "  ")
+    told = "created autotune verdict reason loss loss_reason run_dir job_device loader_key".split()
+    record: dict[str, Any] = {name: getattr(p, name) for name in told}
+    record |= {"speedup": _interval(p.speedup)} if p.speedup else {}
+    record |= {"machine": dict(p.machine)}
+    record |= {} if p.environment is None else {"environment": dict(p.environment)}
+    parts += [yaml_block({**record, "footprint": encode(p.footprint)}, 2)]
     if p.compile_cache.file:
-        lines += [
+        parts += [
             "",
-            (
-                "  # Compiled kernels: `autotune launch` uses them if hardware and software are the"
-                " same."
-            ),
+            "  # Compiled kernels: `autotune launch` uses them if hardware and software are the"
+            " same.",
+            yaml_block({"compile_cache": encode(p.compile_cache)}, 2),
         ]
-        lines += _mapping("compile_cache", encode(p.compile_cache), "  ")
     if p.sites != JobSites():
-        lines += [
+        parts += [
             "",
             "  # Where in the source: what `autotune export --format diff` looks for.",
-            "  sites:",
-            *_tree(_told(p.sites), "    "),
+            yaml_block({"sites": _told(p.sites)}, 2),
         ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(parts) + "\n"
 
 
 def _headline(tuned: TunedConfig) -> list[str]:
@@ -346,92 +329,23 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _mapping(key: str, values: Mapping[str, Any], indent: str = "") -> list[str]:
-    if not values:
-        return [f"{indent}{key}: {{}}"]
-    return [
-        f"{indent}{key}:",
-        *(f"{indent}  {_scalar(name)}: {_scalar(value)}" for name, value in values.items()),
-    ]
-
-
 def _told(record: Any) -> Any:
-    """A record as :func:`encode` writes it, without fields that have their default."""
+    """A record as :func:`encode` writes it, without fields that have their default; what holds only
+    scalars is for one line.
+    """
     if isinstance(record, tuple):
-        return [_told(item) for item in record]
+        items = [_told(item) for item in record]
+        return items if any(isinstance(item, (dict, list)) for item in items) else tuple(items)
     if not is_dataclass(record):
         return record
-    return {
+    told = {
         f.name: _told(value)
         for f in fields(record)
         if (value := getattr(record, f.name)) != f.default
     }
+    flat = not any(isinstance(value, (dict, list, tuple)) for value in told.values())
+    return Inline(told) if flat else told
 
 
-def _tree(data: Mapping[str, Any], indent: str) -> list[str]:
-    """Nested mappings as lines; a mapping of scalars goes on one line."""
-    lines = []
-    for key, value in data.items():
-        items = value if isinstance(value, list) else [value]
-        if not any(isinstance(item, dict) for item in items):
-            lines.append(f"{indent}{key}: {_scalar(value)}")
-        elif not isinstance(value, list):
-            lines.append(f"{indent}{key}: {_flow(value)}" if _flat(value) else f"{indent}{key}:")
-            lines += [] if _flat(value) else _tree(value, indent + "  ")
-        else:
-            lines.append(f"{indent}{key}:")
-            for item in items:
-                first, *rest = [_flow(item)] if _flat(item) else _tree(item, "")
-                lines += [f"{indent}  - {first}", *(f"{indent}    {line}" for line in rest)]
-    return lines
-
-
-def _flat(data: Mapping[str, Any]) -> bool:
-    return not any(isinstance(value, (dict, list)) for value in data.values())
-
-
-def _flow(data: Mapping[str, Any]) -> str:
-    return "{" + ", ".join(f"{key}: {_scalar(value)}" for key, value in data.items()) + "}"
-
-
-def _interval(interval: Interval) -> str:
-    figures = {"estimate": interval.estimate, "low": interval.low, "high": interval.high}
-    return _flow({name: float(f"{figure:.6g}") for name, figure in figures.items()})
-
-
-_BARE = re.compile(r"[A-Za-z_./][A-Za-z0-9_./+-]*")
-# Words that some YAML reader does not read as text.
-_SPECIAL = re.compile(r"true|false|null|yes|no|on|off|y|n|~|\.inf|\.nan|\.", re.IGNORECASE)
-
-
-def _scalar(value: Any) -> str:
-    """A scalar (or a list of them) that YAML 1.1 and 1.2 read alike."""
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_scalar(v) for v in value) + "]"
-    if not isinstance(value, str):
-        return _number(value) if isinstance(value, float) else json.dumps(value)
-    if (
-        _BARE.fullmatch(value)
-        and not _SPECIAL.fullmatch(value)
-        and not re.match(r"\.?\d|\.\.?$", value)
-    ):
-        return value
-    text = json.dumps(value, ensure_ascii=False)
-    # Escape what YAML does not allow literally, such as surrogates from undecodable file names.
-    return "".join(
-        c if c == " " or c.isprintable() and ord(c) < 0x10000 else _escaped(c) for c in text
-    )
-
-
-def _number(value: float) -> str:
-    """A float with all its digits, as YAML 1.1 reads it.
-
-    With an exponent it needs a decimal point; non-finite values have their own words.
-    """
-    if math.isfinite(value):
-        return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))
-    return ".nan" if math.isnan(value) else ".inf" if value > 0 else "-.inf"
-
-
-def _escaped(char: str) -> str:
-    return f"\\U{ord(char):08x}" if ord(char) > 0xFFFF else f"\\u{ord(char):04x}"
+def _interval(interval: Interval) -> Inline:
+    return Inline({name: float(f"{figure:.6g}") for name, figure in encode(interval).items()})

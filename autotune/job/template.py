@@ -6,12 +6,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import yaml
-
 from autotune.job.command import VARIABLE
 from autotune.job.load import clean_name
 from autotune.job.schema import Budget, Constraints, Convergence, JobFile, SideEffects, Tracking
-from autotune.job.yaml_lines import plain_meaning
+from autotune.job.yaml_text import yaml_scalar
 
 # names that do not tell jobs apart
 _PLAIN_SCRIPTS = ("train", "main", "run", "trainer", "training", "__main__")
@@ -49,13 +47,13 @@ def job_yaml(
 #   yaml-language-server: $schema=job.schema.json
 
 # {fields["name"].description}
-name: {_scalar(name)}
+name: {yaml_scalar(name)}
 
 # {fields["command"].description}
-command: {_scalar(shlex.join(command))}
+command: {yaml_scalar(shlex.join(command))}
 
 # {fields["workdir"].description}
-{"# workdir: ." if workdir == "." else f"workdir: {_scalar(workdir)}"}
+{"# workdir: ." if workdir == "." else f"workdir: {yaml_scalar(workdir)}"}
 
 # {fields["env"].description}
 {_variables(env or {})}
@@ -105,12 +103,4 @@ budget: {{minutes: {budget.minutes:g}}}
 def _variables(env: Mapping[str, str]) -> str:
     if not env:
         return "# env:\n#   OMP_NUM_THREADS: 4"
-    return "\n".join(["env:", *(f"  {name}: {_scalar(value)}" for name, value in env.items())])
-
-
-def _scalar(text: str) -> str:
-    """``text`` as a YAML scalar on one line, quoted only where it must be."""
-    # PyYAML writes 08 and 1e-4 as they are, but our reader takes them for numbers
-    style = '"' if "\n" in text or plain_meaning(text) != "str" else None
-    dumped: str = yaml.safe_dump(text, width=2**20, allow_unicode=True, default_style=style)
-    return dumped.removesuffix("...\n").strip()
+    return "\n".join(["env:", *(f"  {name}: {yaml_scalar(value)}" for name, value in env.items())])

@@ -18,9 +18,10 @@ from autotune.job.configs import key_of, numerics_of
 from autotune.judging.records import Judgement, SideRecord
 from autotune.judging.sides import Side
 from autotune.results import LossState, LossVerdict, Observation
-from autotune.stages.context import RunContext
+from autotune.stages.context import ANNOUNCED, OVER, RunContext
 from autotune.stages.converge import Asked, SeededRuns, check_loss
 from autotune.stages.explain import case, describe, measured_peaks, profile, profiled
+from autotune.stages.measuring.fresh import pair_s, rounds
 from autotune.stages.measuring.interleaving import WHY_NOT, files_written, keep_decision, why_not
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.observe import explain_failure
@@ -29,6 +30,7 @@ from autotune.tuner import environment
 from autotune.verdict.difference import LOOKS, Difference, difference
 from autotune.verdict.runs import first_bits_differ, loss_run
 from autotune.verdict.words import FIRST_EPOCH
+from autotune.words import duration_words
 from autotune_spaces.base import Config, Numerics
 from autotune_spaces.codec import decode, encode
 from autotune_trials.protocol.messages import Record
@@ -63,8 +65,8 @@ class SidePairs(Pairs):
         self._contexts = {"reference": contexts["A"], "candidate": contexts["B"]}
         self._sides = {"reference": a, "candidate": b}
 
-    def _shown(self, side: str) -> tuple[str, Config]:
-        return self.label, {"side": NAMES.get(side, f"A and B, {side}")}
+    def _shown(self, side: str) -> tuple[str, Config | None]:
+        return NAMES.get(side, f"A and B, {side}"), None
 
     def _executor(self, context: RunContext, side: str) -> Executor:
         return self._contexts[side].executor
@@ -122,6 +124,7 @@ def judge_sides(
     found = compare_sides(contexts, sides)
     _decide_interleaving(contexts, found)
     observations = {name: it.observation for name, it in found.items()}
+    _warn_if_budget_is_short(contexts, observations)
     pairs = SidePairs(contexts, sides)
     speed, reason = _speed(context, pairs, margin)
     context.stop.check()
@@ -270,6 +273,22 @@ def _unlike(a: _Observed, b: _Observed) -> str:
 
 
 # ------------------------------------------------------------------ how fast, and the same loss?
+
+
+def _warn_if_budget_is_short(
+    contexts: Mapping[str, RunContext], observations: Mapping[str, Observation]
+) -> None:
+    """Warn in advance if the first look will take longer than the budget."""
+    context = contexts["A"]
+    pair = sum(pair_s(contexts[name], it) / 2 for name, it in observations.items())
+    needed_s = context.journal.elapsed_s + rounds(context, LOOKS[0]) * pair
+    minutes = context.spec.budget.minutes
+    if context.journal.find(ANNOUNCED) is None and needed_s > OVER * minutes * 60:
+        context.journal.append(ANNOUNCED, "", needed_s)
+        context.progress.note(
+            f"{LOOKS[0]} pairs are always made: this judgement will take about"
+            f" {duration_words(needed_s)}, longer than --minutes ({minutes:g})"
+        )
 
 
 def _speed(context: RunContext, pairs: Pairs, margin: float) -> tuple[Difference, str]:

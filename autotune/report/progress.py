@@ -72,10 +72,18 @@ class Progress(ABC):
     def measuring(self, label: str, config: Mapping[str, Any]) -> None:
         self._tell("measuring", lambda: {"label": label, "config": dict(config)})
 
-    def fixed_run(self, label: str, index: int, total: int, config: Mapping[str, Any]) -> None:
+    def fixed_run(
+        self, label: str, index: int, total: int, config: Mapping[str, Any] | None
+    ) -> None:
+        """``config``: None where the label says enough."""
         self._tell(
             "fixed_run",
-            lambda: {"label": label, "index": index, "total": total, "config": dict(config)},
+            lambda: {
+                "label": label,
+                "index": index,
+                "total": total,
+                "config": None if config is None else dict(config),
+            },
         )
 
     def confirmed(self, confirmation: Confirmation) -> None:

@@ -331,7 +331,7 @@ def profiled(context: RunContext, name: str, config: Config, anew: bool = False)
     label = f"profile-{name}"
 
     def measure() -> Record:
-        context.progress.fixed_run(f"profile, {name}", 1, 1, config)
+        context.progress.fixed_run(f"profile, {name}", 1, 1, config or None)
         request = FixedRun(
             config,
             seed=0,
@@ -355,12 +355,11 @@ def profile(context: RunContext, name: str, config: Config) -> Record | None:
         record = profiled(context, name, config)
     except SessionFailed as failure:
         context.stop.check_after(failure.kind)
-        context.progress.warning(f"no trace of the {name}: {failure}")
+        context.progress.warning(f"{name}: no trace, {failure}")
         return None
     if not record.trace:
-        context.progress.warning(
-            f"no trace of the {name}: {record.notes.get('profile', 'the job ended too early')}"
-        )
+        why = record.notes.get("profile", "the job ended too early")
+        context.progress.warning(f"{name}: no trace, {why}")
         return None
     return record
 

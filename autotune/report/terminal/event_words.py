@@ -22,10 +22,8 @@ def event_words(event: Event) -> str:
     if event.kind == "measuring":
         return f"measuring {words.clean(data['label'])}: {words.config_words(data['config'])}"
     if event.kind == "fixed_run":
-        return (
-            f"run {data['index']} of {data['total']}, {words.clean(data['label'])}: "
-            f"{words.config_words(data['config'])}"
-        )
+        config = "" if data["config"] is None else f": {words.config_words(data['config'])}"
+        return f"run {data['index']} of {data['total']}, {words.clean(data['label'])}{config}"
     if event.kind == "observed":
         return observed_words(source["observation"])
     if event.kind == "trial":

@@ -176,7 +176,7 @@ class Pairs:
         """
         if not (self.timed and may_interleave(context, *self.configs.values())):
             return {}
-        label, config = self._shown("both sides, in slices")
+        label, config = self._shown("in slices")
         context.progress.fixed_run(label, 2 * seed + 1, 2 * pairs, config)
         try:
             records = self._fresh.interleaved(
@@ -217,7 +217,7 @@ class Pairs:
         with _own_failure(self.configs[side]):
             self._fresh.require_enough(record, self.configs[side])
 
-    def _shown(self, side: str) -> tuple[str, Config]:
+    def _shown(self, side: str) -> tuple[str, Config | None]:
         """The label and settings shown while a run of this side, or of both, is made."""
         return f"{self.label}: {side}", self.configs.get(side, self.configs["candidate"])
 

@@ -25,10 +25,13 @@ CGROUP = Path("/sys/fs/cgroup")
 _before_binding: frozenset[int] | None = None
 
 
-def probe(device: Any = None) -> Machine:
-    """The machine this process runs on. Imports torch if installed; initialises CUDA if available.
+def probe(device: Any = None, start_cuda: bool = True) -> Machine:
+    """The machine this process runs on. Imports torch if installed.
 
-    ``device``: the CUDA device used for training, as a torch.device; None: the current one.
+    Args:
+        device: the CUDA device used for training, as a torch.device; None: the current one.
+        start_cuda: initialise CUDA if it is available, which takes time and memory. False: describe
+            a GPU only if this process uses CUDA already.
     """
     model, flags = cpu()
     facts: dict[str, Any] = {
@@ -50,7 +53,7 @@ def probe(device: Any = None) -> Machine:
     except ImportError:
         return Machine(**facts)
     facts["torch_version"] = str(torch.__version__)
-    if torch.cuda.is_available():
+    if torch.cuda.is_initialized() or (start_cuda and torch.cuda.is_available()):
         facts.update(_cuda(torch, device))
     return Machine(**facts)
 

@@ -45,6 +45,7 @@ def test_the_gpu_is_the_one_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     }.items():
         monkeypatch.setattr(torch.cuda, name, answer)
     assert probe().device_name == "small"
+    assert probe(start_cuda=False).device == "cpu", "a CPU job does not start CUDA"
     found = probe(torch.device("cuda", 1))
     assert (found.device_name, found.device_memory_gib, found.compute_capability) == (
         "large",

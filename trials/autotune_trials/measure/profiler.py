@@ -28,7 +28,7 @@ class ProfileWindow:
         self.path = path
         profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available():
+        if torch.cuda.is_initialized():
             activities.append(profiler.ProfilerActivity.CUDA)
         # the trace names iterations only if there is a schedule, even a trivial one
         record = profiler.ProfilerAction.RECORD

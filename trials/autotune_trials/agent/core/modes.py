@@ -97,7 +97,7 @@ def hello(agent: Agent) -> Hello:
     return Hello(
         job.pid,
         rank(agent.torch),
-        probe(agent.live.cuda),
+        probe(agent.live.cuda, start_cuda=False),
         job,
         agent.mode.startup_s,
         fingerprint(agent),

@@ -182,7 +182,8 @@ def test_a_batch_script_with_live_knobs_runs_the_job_under_the_agent(
 @pytest.mark.parametrize(
     ("knobs", "where", "command", "asked"),
     [
-        (LIVE, CPU, (), {"cpus-per-task": "6", "nodes": "1"}),  # 4 workers, 2 threads
+        # 4 workers, 2 threads, half as much memory again as was seen
+        (LIVE, CPU, (), {"cpus-per-task": "6", "nodes": "1", "mem": "10G"}),
         (VIA, CPU, (), {"cpus-per-task": "8"}),  # the job's own: 3 workers, 5 threads
         (LIVE, GPU, (), {"cpus-per-task": "12", "gpus-per-node": "2"}),  # two processes of 4 and 2
         (
@@ -219,6 +220,7 @@ def test_what_slurm_is_asked_for(
         "%x-%j.out",
     )
     assert ("gpus-per-node" in found) == (where.job_device == "cuda")
+    assert ("mem" in found) == (where is CPU)
     assert ("--rdzv-endpoint" in script) == ("--nnodes=2" in command)
 
 

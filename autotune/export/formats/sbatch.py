@@ -47,6 +47,8 @@ def _directives(tuned: TunedConfig, wanted: Resources) -> list[str]:
         "--ntasks-per-node=1",
         f"--cpus-per-task={wanted.cpus}",
     ]
+    if tuned.provenance.footprint.host_memory_gib:  # a share of another machine's may be too much
+        options += [f"--mem={wanted.memory_gib}G"]
     options += [f"--gpus-per-node={wanted.gpus}"] if wanted.gpus else []
     return [f"#SBATCH {option}" for option in [*options, "--output=%x-%j.out"]]
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import kubernetes_validate
@@ -18,6 +19,7 @@ from autotune.export.fingerprint import differences
 from autotune.export.formats import FORMATS
 from autotune.export.tuned import Footprint, Provenance, TunedConfig, TunedKnob
 from autotune_spaces.facts import Machine
+from autotune_spaces.sites import ForwardSite, JobSites
 
 SHOW = (
     "import json, os, sys; print(json.dumps({'argv': sys.argv[1:], 'env': dict(os.environ), 'cwd':"
@@ -179,6 +181,9 @@ def test_a_batch_script_with_live_knobs_runs_the_job_under_the_agent(
     }
 
 
+PARALLEL = JobSites(forwards=(ForwardSite("DataParallel", ()),))
+
+
 @pytest.mark.parametrize(
     ("knobs", "where", "command", "asked"),
     [
@@ -186,6 +191,8 @@ def test_a_batch_script_with_live_knobs_runs_the_job_under_the_agent(
         (LIVE, CPU, (), {"cpus-per-task": "6", "nodes": "1", "mem": "10G"}),
         (VIA, CPU, (), {"cpus-per-task": "8"}),  # the job's own: 3 workers, 5 threads
         (LIVE, GPU, (), {"cpus-per-task": "12", "gpus-per-node": "2"}),  # two processes of 4 and 2
+        # one process, whose model torch splits over all GPUs of the machine
+        (VIA, replace(GPU, footprint=Footprint(), sites=PARALLEL), (), {"gpus-per-node": "8"}),
         (
             VIA,
             GPU,
@@ -220,7 +227,7 @@ def test_what_slurm_is_asked_for(
         "%x-%j.out",
     )
     assert ("gpus-per-node" in found) == (where.job_device == "cuda")
-    assert ("mem" in found) == (where is CPU)
+    assert ("mem" in found) == (where is CPU)  # the others' host memory was not measured
     assert ("--rdzv-endpoint" in script) == ("--nnodes=2" in command)
 
 

@@ -31,7 +31,7 @@ class Resources:
 def resources_of(tuned: TunedConfig) -> Resources:
     """One core per data loader worker and compute thread, at most those of the tuning machine.
 
-    One GPU per training process if the job used GPUs.
+    One GPU per training process if the job used GPUs, with nn.DataParallel all of that machine.
     """
     p, parts = tuned.provenance, _parts(tuned)
     nodes = _number(parts, ("--nnodes",)) or p.footprint.nodes
@@ -47,9 +47,16 @@ def resources_of(tuned: TunedConfig) -> Resources:
         nodes,
         max(1, processes),
         min(wanted, cores),
-        processes if on_gpu else 0,
+        processes * replicas(tuned) if on_gpu else 0,
         _memory_gib(tuned, processes),
     )
+
+
+def replicas(tuned: TunedConfig) -> int:
+    """GPUs over which nn.DataParallel distributed each batch."""
+    p = tuned.provenance
+    parallel = any(site.module == "DataParallel" for site in p.sites.forwards)
+    return max(1, int(known(p.machine, "device_count"))) if parallel else 1
 
 
 def _on_a_node(footprint: Footprint) -> int:

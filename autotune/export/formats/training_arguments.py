@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from autotune.export.formats.accelerate import tf32_note
 from autotune.export.formats.frameworks import Arguments, Framework, format_of, loader_words
-from autotune.export.formats.resources import known
+from autotune.export.formats.resources import replicas
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.base import Value
 from autotune_spaces.knobs.compile_mode import MODES
@@ -43,9 +43,9 @@ def notes(tuned: TunedConfig, groups: Mapping[str, Arguments]) -> Sequence[str]:
         found.append("optim is for AdamW; with another optimizer, leave it out.")
     for name in sorted({"dataloader_in_order", "ddp_static_graph"} & {*given}):
         found.append(f"{name} is an argument of transformers 5, not of 4.")
-    replicas = _replicas(tuned)
-    if "per_device_train_batch_size" in given and replicas > 1:
-        found.append(f"per_device_train_batch_size is for the {replicas} GPUs of the tuned job.")
+    gpus = replicas(tuned)
+    if "per_device_train_batch_size" in given and gpus > 1:
+        found.append(f"per_device_train_batch_size is for the {gpus} GPUs of the tuned job.")
     on_gpu = tuned.provenance.job_device == "cuda"
     with_tf32 = "matmul_precision" in tuned.knobs and (
         tuned.knobs["matmul_precision"].value != "highest"
@@ -55,15 +55,8 @@ def notes(tuned: TunedConfig, groups: Mapping[str, Arguments]) -> Sequence[str]:
     return found
 
 
-def _replicas(tuned: TunedConfig) -> int:
-    """GPUs over which nn.DataParallel distributed each batch."""
-    p = tuned.provenance
-    parallel = any(site.module == "DataParallel" for site in p.sites.forwards)
-    return max(1, int(known(p.machine, "device_count"))) if parallel else 1
-
-
 def _per_device(tuned: TunedConfig, value: Value) -> Value:
-    return value // _replicas(tuned) if isinstance(value, int) else value
+    return value // replicas(tuned) if isinstance(value, int) else value
 
 
 TRAINING_ARGUMENTS = format_of(

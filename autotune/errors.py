@@ -3,7 +3,7 @@
     AutotuneError
     ├── InputError          2   job.yaml, flags, paths, tracking URI: what, where, expected, what to do
     ├── BaselineError       3   the job itself fails before anything was changed
-    ├── HookError           4   the agent cannot get into the job, or sees no optimizer step
+    ├── HookError           4   the agent cannot hook into the job, or sees no optimizer step
     ├── ClusterLost         5   the cluster went away in the middle of a run: saved, rerun to resume
     └── Interrupted       130   Ctrl-C or SIGTERM: saved, rerun to resume
 

@@ -23,7 +23,9 @@ Minutes = Annotated[
 Trials = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Most configurations to try, instead of the job file's.", show_default=False
+        min=1,
+        help="Maximum number of configurations to try, instead of the job file's.",
+        show_default=False,
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the search.")]

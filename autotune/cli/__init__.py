@@ -4,7 +4,7 @@
 1  a bug in autotune                       10  judge: a --fail-if condition holds
 2  wrong input                             11  judge: undecided
 3  the unchanged job fails (baseline)     130  interrupted; rerun to resume
-4  the agent cannot get into the job
+4  the agent cannot hook into the job
 """
 
 from __future__ import annotations

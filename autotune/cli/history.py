@@ -27,7 +27,7 @@ def history(
     action: Annotated[str, typer.Argument(help=ACTIONS, show_default=False)] = "list",
     what: Annotated[
         list[str] | None,
-        typer.Argument(help="Run IDs, or how they begin, or files.", show_default=False),
+        typer.Argument(help="Run IDs or their first characters, or files.", show_default=False),
     ] = None,
     store: Annotated[
         Path | None,

@@ -52,13 +52,13 @@ def launch(
         ),
     ] = False,
     quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Say nothing unless something is wrong.")
+        bool, typer.Option("--quiet", "-q", help="Print nothing unless something is wrong.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print what would be run, and exit.")
     ] = False,
 ) -> None:
-    """Run the job with its tuned settings. Nothing is measured, and the job's code is not changed.
+    """Run the job with its tuned settings, without measuring it or changing its code.
 
     The job replaces this process: output, signals and exit code are the job's own.
 

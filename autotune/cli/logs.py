@@ -23,7 +23,7 @@ def logs(
         ),
     ] = False,
 ) -> None:
-    """Show what a submitted run has printed."""
+    """Show the output of a submitted run."""
     cluster = find_cluster(address, token_file)
     if follow:
         follow_to_the_end(cluster, id)

@@ -42,7 +42,7 @@ def profile(
     nvtx_modules: Annotated[
         int,
         typer.Option(
-            min=0, max=2, help="Also draw the model's modules in the timeline, down to this depth."
+            min=0, max=2, help="Also show the model's modules in the timeline, down to this depth."
         ),
     ] = 0,
     nsys: Nsys = False,

@@ -46,7 +46,10 @@ def run(
     ] = False,
     no_history: Annotated[
         bool,
-        typer.Option("--no-history", help="Ignore earlier runs, and keep nothing of this one."),
+        typer.Option(
+            "--no-history",
+            help="Ignore the history of earlier runs, and do not add this one to it.",
+        ),
     ] = False,
     store: Annotated[
         Path | None,

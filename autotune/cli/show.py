@@ -47,11 +47,12 @@ def show(
     findings: Annotated[
         bool,
         typer.Option(
-            "--findings", help="Print what costs time in the job, with places and figures."
+            "--findings",
+            help="Print the findings: what costs time in the job, where, and how much.",
         ),
     ] = False,
     summary: Annotated[
-        bool, typer.Option("--summary", help="Print the performance summary of before and after.")
+        bool, typer.Option("--summary", help="Print the performance summary, before and after.")
     ] = False,
     operators: Annotated[
         bool,
@@ -64,7 +65,7 @@ def show(
         typer.Option("--gains", help="Print how the gain builds up, and which knobs mattered."),
     ] = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Print all of it, in the order of the report.")
+        bool, typer.Option("--all", help="Print everything, in the order of the report.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print result.json.")] = False,
     sarif: Annotated[

@@ -30,8 +30,8 @@ def sync(
 ) -> None:
     """Send a run's record to MLflow. What is already there is not sent again.
 
-    For runs made with --offline, for a server that was down, or to copy a run to another server
-    with --uri.
+    Use it after a run with --offline or when the server was down, or with --uri to copy a run to
+    another server.
     """
     report = send(find_directory(run, JOURNAL) or run, uri, experiment)
     for path in report.missing:
@@ -42,4 +42,6 @@ def sync(
             " the record there is complete"
         )
     else:
-        typer.echo(f"{report.store.shown} already has all of it, experiment {report.experiment}")
+        typer.echo(
+            f"{report.store.shown} already has the complete record, experiment {report.experiment}"
+        )

@@ -156,7 +156,7 @@ def head(tuned: TunedConfig, what: str) -> list[str]:
     verdict = f"loss {p.loss}" if tuned.knobs else "nothing to change: this is the job as it is"
     lines += comment(
         one_line(
-            f"{verdict}; found on {p.machine.get('device_name', 'an unknown device')}, torch"
+            f"{verdict}; measured on {p.machine.get('device_name', 'an unknown device')}, torch"
             f" {p.machine.get('torch_version', '?')}"
         )
     )

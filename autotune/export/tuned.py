@@ -257,7 +257,7 @@ def to_yaml(tuned: TunedConfig) -> str:
         yaml_block({"command": list(tuned.command)}),
     ]
     if not tuned.workdir.is_absolute():
-        parts += ["# Seen from this file: put it beside the job file."]
+        parts += ["# Relative to this file: put it next to the job file."]
     parts += [yaml_block({"workdir": str(tuned.workdir), "env": dict(tuned.env)})]
     if tuned.env_from_launch:
         parts += [

@@ -10,9 +10,10 @@ class ArrayCopies(SiteRule):
     name = "array-copies"
     title = "Arrays copied into tensors"
     card = (
-        "Every step makes tensors from arrays or lists with torch.tensor(…) or torch.as_tensor(…),"
-        " which copies them, lists element by element. The cost is that of the statement."
-        f" Threshold: {LEAST_SHARE:.0%} of an iteration. Copies in DataLoader workers are not seen."
+        "Every step makes tensors from arrays or lists with torch.tensor(…) or"
+        " torch.as_tensor(…), which copies the data (lists element by element). The cost is"
+        f" that of the statement. Threshold: {LEAST_SHARE:.0%} of an iteration. Copies in"
+        " DataLoader workers are not seen."
     )
     kinds = ("tensor_from_array",)
     explains = ("host-bound",)

@@ -22,9 +22,10 @@ class Communication(Rule):
     card = (
         f"More than {SHARE:.0%} of an iteration is spent in collective operations that nothing"
         " overlaps: blocking calls, waits for asynchronous ones, and the part of"
-        " DistributedDataParallel's gradient exchange that, by its own statistics, was not hidden"
-        " behind backward. The cost is that time on rank 0. It includes waiting for a slower rank."
-        " NCCL runs on the device: the time of its kernels is reported, without a cost."
+        " DistributedDataParallel's gradient exchange that, by its own statistics, was not"
+        " hidden behind backward. The cost is that time on rank 0. It includes waiting for a"
+        " slower rank. NCCL runs on the device, so the time of its kernels is reported"
+        " without a cost."
     )
     knob = "ddp_bucket_cap_mb"
     also = ("gradient_as_bucket_view", "nccl")

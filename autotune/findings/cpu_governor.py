@@ -15,9 +15,10 @@ class CpuGovernor(Rule):
     name = "cpu-governor"
     title = "The CPU is set to save power"
     card = (
-        f"A CPU this job may use has a frequency governor other than `{FAST}`. The cost depends on"
-        " the load and is not measured: changing the governor needs root and affects the whole"
-        " machine. Not judged where Linux shows no governor: virtual machines, containers."
+        f"A CPU this job may use has a frequency governor other than `{FAST}`. The cost"
+        " depends on the load and is not measured: changing the governor needs root and"
+        " affects the whole machine. Not judged where Linux shows no governor, as in virtual"
+        " machines and containers."
     )
 
     def judge(self, case: Case) -> list[Finding]:

@@ -18,18 +18,18 @@ HEAD = """\
 
 <!-- Made from the cards in autotune/findings by `python -m autotune.findings.docs docs/findings.md`. -->
 
-At its end a run looks closely at the baseline and at its answer: a dozen iterations are profiled, then at least 60 watched from inside the job.
-Every rule below judges both. A finding says what was seen, at which line, its measured cost per iteration, what to do, and
-whether a knob of the answer already fixed it. A rule that cannot judge a job says why. A healthy job gets no findings.
+At its end, a run examines the baseline and the winner: it profiles a dozen iterations of each, then watches at least 60 from inside the job.
+Every rule below judges both. A finding says what was seen, at which line, what it costs per iteration, what to do, and
+whether a tuned knob already fixed it. A rule that cannot judge a job says why. A healthy job gets no findings.
 
-Costs are of the watched iterations and do not add up where one hides behind another. Where two rules would report the same cause,
-the more specific one does.
+Costs refer to the watched iterations. Where one cost hides behind another, they do not add up. Where two rules would report the same
+cause, only the more specific one does.
 """
 
 
 def table() -> str:
     """All rules as a Markdown table."""
-    rows = ["| finding | what is wrong | knobs that cure it |", "|---|---|---|"]
+    rows = ["| finding | what is wrong | knobs that fix it |", "|---|---|---|"]
     rows += [
         f"| [`{rule.name}`](#{rule.name}) | {rule.title} |"
         f" {_knobs(rule) or 'none: change the code'} |"
@@ -42,13 +42,15 @@ def card(rule: Rule) -> str:
     """One rule's card as Markdown."""
     lines = [f"## {rule.name}", "", f"**{rule.title}.** {rule.card}"]
     if knobs := _knobs(rule):
-        lines += ["", f"Knobs that cure it: {knobs}."]
+        lines += ["", f"Knobs that fix it: {knobs}."]
     if rule.explains:
         general = [
             f"[`{other.name}`](#{other.name})" for other in RULES if other.name in rule.explains
         ]
         if general:
-            lines += ["", f"What it explains is not reported again under {' or '.join(general)}."]
+            *most, last = general
+            under = f"{', '.join(most)} or {last}" if most else last
+            lines += ["", f"What it explains is not reported again under {under}."]
     return "\n".join(lines) + "\n"
 
 

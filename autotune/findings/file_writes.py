@@ -10,10 +10,10 @@ class FileWrites(SiteRule):
     name = "file-writes"
     title = "A file written in every step"
     card = (
-        "Every step saves or opens a file for writing. The cost is the time of these statements;"
-        " for a file opened by `with`, of the whole block."
-        f" Threshold: {LEAST_SHARE:.0%} of an iteration."
-        " Occasional writes are reported by periodic-stall."
+        "Every step saves or opens a file for writing. The cost is the time of these"
+        " statements; for a file opened in a `with` statement, that of the whole block."
+        f" Threshold: {LEAST_SHARE:.0%} of an iteration. Occasional writes are reported by"
+        " periodic-stall."
     )
     kinds = ("file_write",)
     explains = ("host-bound",)

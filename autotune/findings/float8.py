@@ -18,11 +18,11 @@ class Float8(Rule):
     name = "float8"
     title = "Large matrix products in 16 bits"
     card = (
-        "On a Hopper or later GPU, 16-bit matrix products with no dimension below"
-        f" {LEAST} take at least {SHARE:.0%} of an iteration: large enough for float8, whose Tensor"
-        " cores are twice as fast. The saving is unknown until it is tried, so no cost is given."
-        " This is advice, not a knob: float8 changes the training trajectory and needs layers of"
-        " its own. Source: https://docs.pytorch.org/ao/stable/workflows/training.html."
+        f"On a Hopper or later GPU, 16-bit matrix products with no dimension below {LEAST}"
+        f" take at least {SHARE:.0%} of an iteration: large enough for float8, whose Tensor"
+        " cores are twice as fast. The saving is unknown until it is tried, so no cost is"
+        " given. This is advice, not a knob: float8 changes the training trajectory and needs"
+        " special layers. Source: https://docs.pytorch.org/ao/stable/workflows/training.html."
     )
 
     def judge(self, case: Case) -> list[Finding]:

@@ -18,11 +18,11 @@ class GcPauses(Rule):
     title = "Garbage collection pauses"
     knob = "gc"
     card = (
-        "Training stops while Python's garbage collector, by itself or in gc.collect(), examines"
-        " all objects. The cost is the time of all collections on the training thread (of full"
+        "Training stops while Python's garbage collector examines objects, by itself or in"
+        " gc.collect(). The cost is the time of all collections on the training thread (of full"
         f" ones only if there were at least {LEAST_SEEN}); on a GPU at most the device's idle time."
-        f" Threshold: {LEAST_SHARE:.0%} of an iteration. The place is the line they interrupted"
-        " most."
+        f" Threshold: {LEAST_SHARE:.0%} of an iteration. The finding points to the line that"
+        " collections interrupted most."
     )
     explains = ("host-bound",)
     one_finding = True

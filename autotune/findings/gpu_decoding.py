@@ -17,8 +17,8 @@ class GpuDecoding(Rule):
         f"At least {WAIT_SHARE:.0%} of an iteration is spent waiting for batches, and workers spend"
         f" at least {DECODING_SHARE:.0%} of their fetching time decoding JPEGs with PIL. The saving"
         " is unknown until decoding on a GPU is tried, so no cost is given; loader-bound gives the"
-        " cost of waiting. Images decoded by other libraries are not seen."
-        " The place is where the DataLoader is built."
+        " cost of waiting. Images decoded by other libraries are not seen. The finding points to"
+        " where the DataLoader is built."
     )
 
     def judge(self, case: Case) -> list[Finding]:

@@ -16,10 +16,10 @@ class GraphBreaks(Rule):
     name = "graph-break"
     title = "Graph break in compiled code"
     card = (
-        "Every place where dynamo broke a graph since the job started, with dynamo's own reason."
-        " The cost is the time the training thread was seen at that line outside torch. If that is"
-        " too short to be seen, no cost is given: the break then costs what could not be fused"
-        " across it."
+        "Dynamo broke a graph. Every such place since the job started is listed, with"
+        " dynamo's own reason. The cost is the time the training thread was seen at that line"
+        " outside torch. If that is too short to be seen, no cost is given: the break then"
+        " costs only what could not be fused across it."
     )
     explains = ("host-bound", "host-work")
 

@@ -17,9 +17,9 @@ class HostBound(Rule):
     name = "host-bound"
     title = "The device sits idle"
     card = (
-        f"For at least {IDLE_SHARE:.0%} of an iteration no kernel and no copy runs on the"
-        " device. The cost is that time, less what more specific findings explain. The places are"
-        " the lines where the training thread was seen meanwhile. Only on a GPU."
+        f"For at least {IDLE_SHARE:.0%} of an iteration no kernel and no copy runs on the device."
+        " The cost is that time, less what more specific findings explain. The finding points to"
+        " the lines where the training thread was seen during that time. Only on a GPU."
     )
     knob = "compile_mode"
     also = ("batch_size", "optimizer_impl", "num_workers")

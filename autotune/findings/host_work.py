@@ -29,11 +29,11 @@ class HostWork(Rule):
     name = "host-work"
     title = "Python work between steps"
     card = (
-        f"For at least {WORK_SHARE:.0%} of the usual iteration the training thread is at one line of"
-        " the job outside forward, backward and optimizer, in Python or in libraries other than"
-        " torch. The cost is that time, sampled. Printing, file writes, tensor copies and readouts,"
-        " and garbage collection have findings of their own. Not judged on a GPU, where such work"
-        " may run while the device computes: see host-bound."
+        f"The training thread spends at least {WORK_SHARE:.0%} of a typical iteration at one"
+        " line of the job outside forward, backward and optimizer, in Python or in libraries"
+        " other than torch. The cost is that time, sampled. Printing, file writes, tensor"
+        " copies and readouts, and garbage collection have findings of their own. Not judged"
+        " on a GPU, where such work may run while the device computes: see host-bound."
     )
     one_finding = True
 

@@ -23,12 +23,12 @@ class LaunchBound(Rule):
     name = "launch-bound"
     title = "Many tiny operators"
     card = (
-        f"At least {MANY} operators (on a GPU: kernels) per iteration are tiny: their verdict in"
-        f" the roofline is overhead or, where there is none, they take less than {TINY_S * 1e6:g} µs"
-        f" each. Threshold: {COST_SHARE:.0%} of an iteration. The cost on a CPU is their time in"
-        " the profile, less what profiling added to each call; on a GPU, its idle time without the"
-        " wait for batches. The place"
-        " is the line where the training thread was seen most often."
+        f"At least {MANY} operators (on a GPU: kernels) per iteration are tiny: the roofline calls"
+        " them overhead-bound or, where they have no verdict, they take less than"
+        f" {TINY_S * 1e6:g} µs each. Threshold: {COST_SHARE:.0%} of an iteration. On a CPU,"
+        " the cost is their time in the profile, less what profiling added to each call; on a GPU,"
+        " it is the GPU's idle time without the wait for batches. The finding points to the line"
+        " where the training thread was seen most often."
     )
     knob = "compile_mode"
     also = ("batch_size",)

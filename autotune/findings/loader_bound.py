@@ -17,10 +17,10 @@ class LoaderBound(Rule):
     name = "loader-bound"
     title = "Waiting for batches"
     card = (
-        f"The usual wait for the next batch (outliers capped) is at least {WAIT_SHARE:.0%} of an"
-        f" iteration and more than {LEAST_WAIT_S * 1e3:g} ms. The cost is that wait. The place is"
-        " where the DataLoader is built and, without workers, the line of the dataset that takes"
-        " the time."
+        f"The typical wait for the next batch (outliers capped) is at least {WAIT_SHARE:.0%} of an"
+        f" iteration and more than {LEAST_WAIT_S * 1e3:g} ms. The cost is that wait. The finding"
+        " points to where the DataLoader is built and, without workers, to the line of the dataset"
+        " that takes the time."
     )
     knob = "num_workers"
     also = ("prefetch_factor", "persistent_workers", "in_order", "pin_memory", "batch_size")

@@ -14,9 +14,10 @@ class MemoryNearlyFull(Rule):
     name = "memory-nearly-full"
     title = "Memory is nearly full"
     card = (
-        f"More than {FULL_SHARE:.0%} of the device's memory was reserved at the peak of the watched"
-        " iterations; for a job on the CPU, of the memory it may use. No cost is given: the risk is"
-        " a crash, or an allocator that has to free memory and ask again."
+        f"More than {FULL_SHARE:.0%} of the device's memory was reserved at the peak of the"
+        " watched iterations; for a job on the CPU, of the memory it may use. No cost is"
+        " given: the risk is a crash, or that the allocator has to free memory and request it"
+        " again."
     )
     knob = "batch_size"
 

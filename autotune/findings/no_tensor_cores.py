@@ -24,11 +24,12 @@ class NoTensorCores(Rule):
     name = "no-tensor-cores"
     title = "Tensor cores are not used"
     card = (
-        f"On a GPU with Tensor cores (compute capability {TENSOR_CORES[0]}.{TENSOR_CORES[1]} or higher),"
-        f" float32 products with dimensions of at least {SMALLEST} run on other units: none of"
-        " their kernels has a Tensor-core name or, where kernels are unknown, neither TF32 nor"
-        " autocast is on. The cost is what would be saved, by the measured peaks, at the same"
-        f" distance from the roof; where memory is the limit, only what 16 bits save there. Threshold: {COST_SHARE:.0%} of an iteration."
+        f"On a GPU with Tensor cores (compute capability {TENSOR_CORES[0]}.{TENSOR_CORES[1]}"
+        f" or higher), float32 products with dimensions of at least {SMALLEST} run on other"
+        " units: none of their kernels has a Tensor-core name or, where kernels are unknown,"
+        " neither TF32 nor autocast is on. The cost is what Tensor cores would save, by the"
+        " measured peaks and at the same distance from the roof; where memory is the limit,"
+        f" only what 16 bits save there. Threshold: {COST_SHARE:.0%} of an iteration."
     )
     knob = "amp_dtype"
     also = ("matmul_precision",)

@@ -19,10 +19,11 @@ class EagerOptimizer(Rule):
     name = "eager-optimizer"
     title = "The optimizer has a faster implementation"
     card = (
-        f"An optimizer with at least {TENSORS} parameters whose step, tried on copies of them after"
-        f" the watched iterations, is at least {FASTER:g} times as fast with another of torch's"
-        " implementations (foreach, fused). The cost is that share of the watched optimizer phase."
-        f" Threshold: {COST_SHARE:.0%} of an iteration. The place is where the optimizer is built."
+        f"The step of an optimizer with at least {TENSORS} parameters is at least {FASTER:g} times"
+        " as fast with another of torch's implementations (foreach, fused), tried on copies of the"
+        " parameters after the watched iterations. The cost is what this would save of the watched"
+        f" optimizer phase. Threshold: {COST_SHARE:.0%} of an iteration. The finding points to"
+        " where the optimizer is built."
     )
     knob = "optimizer_impl"
     also = ("compile_mode",)

@@ -14,11 +14,11 @@ class Padding(Rule):
     name = "padding"
     title = "Much of each batch is padding"
     card = (
-        f"At least {SHARE:.0%} of the tokens in the watched batches are padding, by the zeros in the"
-        " attention_mask that the DataLoader returns with them. A model that does not skip them"
-        " computes them like any other token. Models that do (unpadding, variable-length"
-        " attention) cannot be recognised, so no cost is given. The place is where the DataLoader"
-        " is built."
+        f"At least {SHARE:.0%} of the tokens in the watched batches are padding, judging by the"
+        " zeros in the attention_mask that the DataLoader returns with them. A model that does not"
+        " skip them computes them like any other token. Models that do (unpadding, variable-length"
+        " attention) cannot be recognised, so no cost is given. The finding points to where the"
+        " DataLoader is built."
     )
 
     def judge(self, case: Case) -> list[Finding]:
@@ -28,9 +28,9 @@ class Padding(Rule):
         if padded < SHARE * tokens:
             return []
         evidence = (
-            f"{padded:,} of {tokens:,} tokens in the watched batches ({padded / tokens:.0%}) are"
-            " padding by their attention_mask. Unless the model skips them, that share of forward"
-            " and backward is wasted."
+            f"{padded:,} of {tokens:,} tokens in the watched batches ({padded / tokens:.0%})"
+            " are padding, judging by their attention_mask. Unless the model skips them, that"
+            " share of forward and backward is wasted."
         )
         advice = (
             "Pack several sequences into each row, with attention that knows where they end"

@@ -21,14 +21,14 @@ class PageFaults(Rule):
     title = "Memory is returned to the OS and mapped again in every step"
     knob = "malloc"
     card = (
-        "The allocator gives freed memory back to the system, and the kernel maps and clears it"
-        " again, page by page, when the next step asks for it. The rule uses page faults and CPU"
-        " time of the timed iterations, because the profiler's own freed blocks make the C library"
-        f" keep more memory. Threshold: {LEAST_FAULTS:,.0f} page faults per iteration, and"
-        f" {LEAST_SHARE:.0%} of the process's CPU time in the kernel for them (at most"
-        f" {FAULT_S * 1e6:.0f} µs each is counted: reading files takes system time, too)."
-        " The cost is that share of an iteration; cache misses on the fresh pages come on top."
-        " Not judged where the job computes on a GPU."
+        "The allocator gives freed memory back to the system, and the kernel maps and clears"
+        " it again, page by page, when the next step asks for it. The rule uses page faults"
+        " and CPU time of the timed iterations, because the profiler's own freed blocks make"
+        f" the C library keep more memory. Threshold: {LEAST_FAULTS:,.0f} page faults per"
+        f" iteration, and {LEAST_SHARE:.0%} of the process's CPU time in the kernel for them"
+        f" (at most {FAULT_S * 1e6:.0f} µs each is counted: reading files takes system"
+        " time, too). The cost is that share of an iteration; cache misses on the fresh pages"
+        " come on top. Not judged if the job computes on a GPU."
     )
 
     def judge(self, case: Case) -> list[Finding]:

@@ -25,12 +25,12 @@ class PeriodicStall(Rule):
     name = "periodic-stall"
     title = "Training stops at regular intervals"
     card = (
-        f"Every N-th iteration (N at least {LEAST_PERIOD}, seen at least {LEAST_SEEN} times,"
-        f" {RHYTHM_SHARE:.0%} of those due) takes more than {SLOW_SHARE:.0%} longer than usual: a"
-        " checkpoint, images, statistics in the loop. The cost is the extra time, spread over all"
-        f" iterations. Threshold: {LEAST_SHARE:.0%} of an iteration. The place is the line where"
-        " the training thread was seen meanwhile. Evaluation and new epochs do not count, unless"
-        " they write files."
+        f"Every N-th iteration (N is at least {LEAST_PERIOD}; seen at least {LEAST_SEEN} times and"
+        f" in {RHYTHM_SHARE:.0%} of the iterations due) takes more than {SLOW_SHARE:.0%} longer"
+        " than usual: a checkpoint, images, statistics in the loop. The cost is the extra time,"
+        f" spread over all iterations. Threshold: {LEAST_SHARE:.0%} of an iteration. The finding"
+        " points to the line where the training thread was seen during the stall. Evaluation and"
+        " new epochs do not count, unless they write files."
     )
 
     def judge(self, case: Case) -> list[Finding]:

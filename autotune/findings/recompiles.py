@@ -15,8 +15,8 @@ class Recompiles(Rule):
     title = "Compiled code is recompiled"
     card = (
         "Dynamo recompiled a function while iterations were watched, or gave up because it had"
-        " done so too often. The cost is the compile time per iteration; the place is the"
-        " function, the reason is dynamo's own. One recompilation in warm-up, when a size is found"
+        " done so too often. The cost is the compile time per iteration. The finding points to the"
+        " function, with dynamo's own reason. One recompilation in warm-up, when a size is found"
         " to change, is normal."
     )
     explains = ("straggler-steps", "periodic-stall", "host-work", "host-bound")

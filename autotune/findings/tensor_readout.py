@@ -20,9 +20,9 @@ class TensorReadout(SiteRule):
     title = "Tensors read back in every step"
     card = (
         "Every step checks tensors on the host (NaN checks, norms) or turns them into Python"
-        " numbers and lists. Reading them waits for nothing on a CPU; the cost is that of the"
-        f" statement, with all it computes only to be read. Threshold: {LEAST_SHARE:.0%}"
-        " of an iteration."
+        " numbers and lists. On a CPU there is no device to wait for; the cost is that of the"
+        " statement, including everything it computes only to read the result. Threshold:"
+        f" {LEAST_SHARE:.0%} of an iteration."
     )
     kinds = tuple(CALLED)
     explains = ("host-bound",)

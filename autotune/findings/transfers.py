@@ -15,10 +15,11 @@ class TransfersNotOverlapped(Rule):
     name = "transfer-not-overlapped"
     title = "Copies to the device do not overlap"
     card = (
-        "Batches are copied to the device from memory that is not pinned, or by blocking calls, so"
-        " that copying does not overlap with computing. The cost is the copy time on the stream, at"
-        f" most the time the host waited in the calls. Threshold: {COPY_SHARE:.0%} of an iteration."
-        ' Only on a GPU. Source: PyTorch, "A guide on good usage of non_blocking and pin_memory()".'
+        "Batches are copied to the device from memory that is not pinned, or by blocking"
+        " calls, so that copying does not overlap with computing. The cost is the copy time"
+        " on the stream, but at most the time the host waited in the calls. Threshold:"
+        f' {COPY_SHARE:.0%} of an iteration. Only on a GPU. Source: PyTorch, "A guide on good'
+        ' usage of non_blocking and pin_memory()".'
     )
     knob = "pin_memory"
     also = ("non_blocking",)

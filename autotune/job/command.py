@@ -267,7 +267,7 @@ def _check_torch(program: str, workdir: Path, environment: Mapping[str, str], wh
         raise InputError(
             f"{program} has no torch",
             where=where,
-            expected="the Python the job is usually run with",
+            expected="the Python you normally run the job with",
             remedy=(
                 "activate the job's environment first, or write the path of its python in 'command'"
             ),

@@ -273,7 +273,7 @@ def _unexpanded(parsed: JobFile) -> list[Mistake]:
         Mistake(
             ("env", name),
             f"'{text}' in env.{name}: no shell reads it, so the program would get it literally",
-            "the value that the program is to see",
+            "the value that the program should see",
             remedy="write it out, or set the variable in the command, with 'shell: true'",
         )
         for name, text in found.items()
@@ -289,8 +289,11 @@ def _sent_away(parsed: JobFile) -> list[Mistake]:
             ("command",),
             f"the command sends its output to {file}: every trial would overwrite that file, and"
             " autotune would not see the output",
-            "a command that prints what it has to say",
-            remedy="leave that out: a session's directory keeps the output; or use {trial_dir}",
+            "a command that prints its output",
+            remedy=(
+                "leave out the redirection (each session's directory has the output), or write to"
+                " {trial_dir}"
+            ),
         )
         for file in [commands.sent_to(line)]
         if file

@@ -267,12 +267,14 @@ class Constraints(_Model):
     host_memory_gib: float | None = Field(
         None,
         gt=0,
-        description="Host memory of the whole job in GiB; default: what the machine has.",
+        description=(
+            "Host memory that the whole job may use, in GiB; default: all that the machine has."
+        ),
     )
 
 
 class Metric(_Model):
-    """A metric of the job's own that must stay the same, too."""
+    """One of your own metrics that must stay the same, too."""
 
     pattern: Annotated[str, AfterValidator(_pattern)] = Field(
         "",
@@ -311,7 +313,7 @@ class Convergence(_Model):
     metrics: dict[str, Annotated[Metric, BeforeValidator(_metric)]] = Field(
         default_factory=dict,
         description=(
-            "Metrics of the job's own that must stay the same, too: a name, and a pattern for the"
+            "Your own metrics that must stay the same, too: for each, a name and a pattern for the"
             " job's output."
         ),
         examples=[{"val_acc": "val_acc=([0-9.]+)"}],
@@ -326,10 +328,11 @@ class Budget(_Model):
         gt=0,
         le=MOST_MINUTES,
         description=(
-            "Wall time of the run, in minutes; it may take a tenth longer. A first proof (five"
-            " pairs, their loss check, profiles) is always finished; a run that will need more time"
-            " says so before it searches. If the proof finds that the loss has changed, one knob"
-            " is tried alone and one milder configuration proven, even beyond that."
+            "Wall time of the run, in minutes; the run may take a tenth longer. A first proof"
+            " (five pairs, their loss check, profiles) is always finished; a run that will need"
+            " more time says so before it searches. If the proof finds that the loss has changed,"
+            " one knob is tried alone and one milder configuration is proven, even if that exceeds"
+            " the budget."
         ),
     )
     trials: _WholeOrNone = Field(
@@ -337,8 +340,8 @@ class Budget(_Model):
         ge=1,
         le=100_000,
         description=(
-            "Most configurations to try in the search; default: as many as time allows and seem"
-            " worth it."
+            "Maximum number of configurations to try in the search; default: as many as time"
+            " allows and seem worth it."
         ),
     )
 
@@ -349,8 +352,8 @@ class Tracking(_Model):
     uri: Annotated[str | None, PlainValidator(_uri, json_schema_input_type=str | None)] = Field(
         "auto",
         description=(
-            "auto (MLFLOW_TRACKING_URI if set, else sqlite beside the run directory), none, "
-            "sqlite:///FILE.db (relative to this file), or a server's address."
+            "auto (MLFLOW_TRACKING_URI if set, else sqlite next to the run directory), none,"
+            " sqlite:///FILE.db (relative to this file), or a server's address."
         ),
         examples=["sqlite:///mlflow.db", "http://localhost:5000"],
     )
@@ -394,7 +397,9 @@ class Ray(_Model):
         None,
         ge=1,
         le=10_000,
-        description="Most slots to use at once, each for one trial; default: all there are.",
+        description=(
+            "Maximum number of slots to use at once, each for one trial; default: all of them."
+        ),
     )
     gpus_per_slot: _WholeOrNone = Field(
         None,
@@ -437,7 +442,7 @@ class Executor(_Model):
 
 
 class JobFile(_Model):
-    """A training job and how it is to be tuned (job.yaml of autotune)."""
+    """A training job and how to tune it (autotune's job.yaml)."""
 
     model_config = ConfigDict(title="autotune job.yaml")
 
@@ -491,7 +496,7 @@ class JobFile(_Model):
         description=(
             "throughput: samples per second. time_to_train: the time for planned_steps, with"
             " start-up, compilation and evaluation. cost: the same, in money. energy: joules per"
-            " sample, where the machine counts them. A list of two: the first decides, and the"
+            " sample, where the machine measures them. A list of two: the first decides, and the"
             " report shows which configurations no other beats in both."
         ),
     )
@@ -536,10 +541,10 @@ class JobFile(_Model):
         ge=1,
         le=86_400,
         description=(
-            "Seconds without an iteration or a batch of an evaluation after which the job counts as"
-            " hung, also if it works. Default: 120, or three times its longest gap if that is more;"
-            " while its processes are idle 50 times that gap, but at least 15 (60 at its own"
-            " settings)."
+            "Seconds without an iteration or an evaluation batch after which the job counts as"
+            " hung, even if it is busy. Default: 120, or three times its longest gap if that is"
+            " more; while its processes are idle, 50 times that gap, but at least 15 (60 at the"
+            " job's own settings)."
         ),
     )
     startup_timeout_s: float = Field(

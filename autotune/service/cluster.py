@@ -102,7 +102,7 @@ class Cluster:
             known = False
         if not known:
             found = (
-                f"what answers at {self.address} is not a Ray cluster's dashboard (HTTP"
+                f"the server at {self.address} is not a Ray cluster's dashboard (HTTP"
                 f" {answer.status_code})"
             )
             raise InputError(found, where=self.address_from, expected=EXPECTED)

@@ -98,7 +98,7 @@ def confirm(
     if decision.state == "adopt" and context.spec.objective == "throughput":
         if longer := pairs.figures.slower_beside():
             reason = (
-                "its iterations are faster, but with evaluation and what else comes between them"
+                "its iterations are faster, but including evaluation and other work between them,"
                 f" each sample takes {factor_words(longer)} as long"
             )
             decision = replace(decision, state="reject", reason=reason)

@@ -57,7 +57,7 @@ def repeated_loader_of(job: JobFacts) -> LoaderFacts:
     loader = loader_of(job)
     if loader.cycled:
         raise NotApplicable(
-            "the job reads its DataLoader only once and repeats the batches that it has kept"
+            "the job reads its DataLoader only once and repeats the stored batches"
             " (itertools.cycle); with `while True: for batch in loader: ...` it can be tuned"
         )
     return loader
@@ -95,8 +95,8 @@ def refuse_deterministic(job: JobFacts) -> None:
     """Raises NotApplicable if the job asks torch for the same results in every run."""
     if own := job.own_settings.get("deterministic"):
         raise NotApplicable(
-            f"the job asks for the same results in every run ({own}), and which algorithms are"
-            " timed as the fastest varies"
+            f"the job requests reproducible results ({own}), but timing may pick different"
+            " algorithms in every run"
         )
 
 

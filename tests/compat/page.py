@@ -21,15 +21,15 @@ Programs and frameworks of other projects, run unmodified under `autotune run` b
 For each program the tests compare what autotune saw with the program's own log: the number of optimizer steps, the samples of each step, every
 logged loss, and that evaluation is not counted as training. Losses with and without the agent are equal over at least 50 steps, to the last digit
 logged (every digit, except five for open_clip, and epoch means or sums for chemprop, pykeen and RecBole). Each knob that applies is in force in
-the running job when it is set, and gone when it is taken back; and tuning ends in a verdict.
-Those runs search three knobs within one to ten minutes, so a speed-up here shows that tuning completes, not what a real budget would find.
+the running job when it is set, and no longer once it is reset; and tuning ends in a verdict.
+Those runs search three knobs within one to ten minutes: a speed-up here shows that tuning completes, not what a real budget would find.
 Where a cell says "not run", that test was not part of the run that made this page; a verdict with a date is from a run on that day.
 """
 CAUSES = (
     (
         (
-            "a loop without torch.optim in which no update is seen: weights that are other tensors"
-            " after each step"
+            "a loop without torch.optim in which no update is seen: weights that become new"
+            " tensors in each step"
         ),
         "after 50 backwards: no parameter update was seen",
         "mark the iterations, two lines: `import autotune`, `autotune.step(loss=loss, samples=n)`"
@@ -64,7 +64,7 @@ CAUSES = (
         "tune on real data",
     ),
     (
-        "a batch sampler of the job's own, or `batch_size=None`",
+        "the job's own batch sampler, or `batch_size=None`",
         "`batch_size` is withdrawn",
         "if the program has a flag for it, make that a `via:` knob",
     ),
@@ -86,18 +86,18 @@ CAUSES = (
     ),
     (
         (
-            "a loss that goes back twice, the second time with a weight for each sample (Opacus'"
+            "a loss with two backward passes, the second with a weight for each sample (Opacus'"
             " ghost clipping)"
         ),
         "nothing: the loss of a step is the sum of both",
-        "tell the loss: `autotune.step(loss=loss.item(), samples=n)` after each step",
+        "report the loss: `autotune.step(loss=loss.item(), samples=n)` after each step",
     ),
     (
-        "several training loaders walked together (`zip(labelled, unlabelled)`) or in turn",
+        "several training loaders iterated together (`zip(labelled, unlabelled)`) or in turn",
         (
-            "loader knobs set the one asked last before backward, and the samples of a step are"
-            " that one's (in turn: each its own); `batch_size` is withdrawn; no ceiling is measured"
-            " for loaders walked together"
+            "loader knobs set the loader used last before backward, and its samples are those of"
+            " the step (in turn: each loader's own); `batch_size` is withdrawn; no ceiling is"
+            " measured for loaders iterated together"
         ),
         (
             "none is needed: a speed-up is a ratio, whichever loader counts the samples. To count"
@@ -106,10 +106,10 @@ CAUSES = (
     ),
     (
         (
-            "an evaluation between iterations by a model that is not the one trained (an average of"
+            "an evaluation between iterations by a model other than the trained one (an average of"
             " the weights), on data from no loader"
         ),
-        "nothing: its time counts in the iteration before which it happens",
+        "nothing: its time counts in the iteration that follows it",
         (
             "none is needed where it is rare (such iterations stand out as slow ones); else mark"
             " the iterations with `autotune.step()`"
@@ -140,8 +140,8 @@ CAUSES = (
         "set `num_workers=1` in the job, if the dataset splits its data between workers correctly",
     ),
     (
-        "autocast, a GradScaler or torch.compile of the job's own",
-        "the knob on it is withdrawn, with what was seen",
+        "the job's own autocast, GradScaler or torch.compile",
+        "the knob for it is withdrawn, with what was seen",
         "take it out of the job to have it tuned",
     ),
 )

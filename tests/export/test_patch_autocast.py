@@ -378,7 +378,7 @@ def test_float16_without_anything_between(tmp_path: Path) -> None:
             "loss = model(x)\nloss.backward()\nif not finite(model):\n    continue\noptimizer.step()",
             "loss.backward()",
             "optimizer.step()",
-            "may be left out, which the gradient scaler has to be told",
+            "may be skipped, and the gradient scaler has to know when",
         ),
         (
             "loss = model(x)\nloss.backward()\nif late:\n    penalty(model).backward()\n"
@@ -564,7 +564,7 @@ def test_what_a_helper_does_before_it_calls_the_model_is_said(tmp_path: Path) ->
     text, sites = of("x = encode(x)")
     (tmp_path / "train.py").write_text(text)
     (written,) = make_patch(tuned(tmp_path, sites, {"amp_dtype": "bfloat16"})).written
-    assert "all of compute (train.py:6) comes under autocast" in " ".join(written.change.notes)
+    assert "all of compute (train.py:6) runs under autocast" in " ".join(written.change.notes)
     text, sites = of("with torch.no_grad():\n    target = model(x)")
     reason = refusals(tmp_path, text, sites, {"amp_dtype": "bfloat16"})["amp_dtype"]
     assert "computes without gradients before it calls the model" in reason

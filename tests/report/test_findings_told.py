@@ -67,7 +67,7 @@ def test_advice_that_the_search_has_tried_without_adopting_it_says_so() -> None:
         trials=(replace(tried, config=config),),
         explanation=replace(result.explanation, findings=(replace(advised, cured=False),)),
     )
-    assert "Knob: num_workers. It was tried, and is not part of the answer." in printed(left)
+    assert "Knob: num_workers. It was tried and is not part of the answer." in printed(left)
     assert "It was tried" in render(left, RUN)
     assert "It was tried" not in printed(replace(left, trials=()))
     assert "It was tried" not in printed(replace(left, knobs=config))

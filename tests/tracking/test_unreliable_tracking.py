@@ -306,7 +306,7 @@ def test_two_syncs_at_once(server: str, between: UnreliableServer, run_dir: Path
     ]
     said = [process.communicate(timeout=60)[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
-    assert sorted("already has all of it" in text for text in said) == [False, True], said
+    assert sorted("already has the complete record" in text for text in said) == [False, True], said
     check_on_record(server, experiment, run_dir)
 
 

@@ -37,10 +37,7 @@ def write(tuned: TunedConfig) -> str:
     lines = head(tuned, "tuned settings as code")
     if not tuned.knobs:
         return "\n".join(lines) + "\n"
-    lines += [
-        "#",
-        *comment("Pieces to paste, not a program: ... stands for what your code has there."),
-    ]
+    lines += ["#", *comment("Snippets to paste, not a program: ... stands for your own code.")]
     pieces: dict[str, list[str]] = {}
     # start of a call -> its arguments, collected from several knobs
     arguments: dict[str, list[str]] = {}

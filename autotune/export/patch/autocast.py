@@ -103,7 +103,7 @@ def _also_inside(context: Context) -> list[str]:
                 file = context.tree.file(site)
                 call = file.call(site)
             except Refused:  # a file elsewhere, which need not be changed
-                notes.append(f"all of {site.function} in {site.file} comes under autocast")
+                notes.append(f"all of {site.function} in {site.file} runs under autocast")
                 continue
             inside = [
                 before
@@ -117,8 +117,8 @@ def _also_inside(context: Context) -> list[str]:
                 )
             if any(m.findall(part, m.Call(args=[m.AtLeastN(m.Arg(), n=1)])) for part in inside):
                 notes.append(
-                    f"all of {site.function} ({at(file, site.line)}) comes under autocast; in the"
-                    " trials it began at the model's call"
+                    f"all of {site.function} ({at(file, site.line)}) runs under autocast; in the"
+                    " trials, autocast began at the model's call"
                 )
     return notes
 

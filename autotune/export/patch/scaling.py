@@ -67,8 +67,8 @@ def scaled(context: Context, file: SourceFile, block: Block, backward: cst.Call)
     ]
     if any(map(_leaves, between)):
         raise Refused(
-            f"the step after the backward at {at(file, file.line(backward))} may be left out, which"
-            " the gradient scaler has to be told"
+            f"the step after the backward at {at(file, file.line(backward))} may be skipped, and"
+            " the gradient scaler has to know when"
         )
     if between:
         edits += [

@@ -69,7 +69,7 @@ class SourceFile:
         where = f"{site.file}:{site.line}"
         if site.column < 0:
             raise Refused(
-                f"the run recorded only the line of {where}: Python kept no columns"
+                f"the run recorded only the line of {where}: Python recorded no columns"
                 " (PYTHONNODEBUGRANGES, -X no_debug_ranges)"
             )
         around = [

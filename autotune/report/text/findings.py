@@ -86,7 +86,7 @@ def _summary(result: Result, still: int, cured: int) -> str:
         return f"{words.plural(still, 'finding')}; {looked}."
     if not still:
         return (
-            f"{words.plural(cured, 'finding')} in the job as it was, none left after tuning;"
+            f"{words.plural(cured, 'finding')} in the unchanged job, none left after tuning;"
             f" {looked}."
         )
     return f"{words.plural(still, 'finding')} left after tuning, {cured} fixed by it; {looked}."
@@ -121,8 +121,8 @@ def _tried(finding: Finding, result: Result) -> str:
     if not measured or finding.knob in result.knobs:
         return ""
     if re.search(rf"\b{re.escape(finding.knob)}\b", result.untried):
-        return "It was tried in part, and is not part of the answer: see what was not tried."
-    return "It was tried, and is not part of the answer."
+        return "It was only partly tried and is not part of the answer: see what was not tried."
+    return "It was tried and is not part of the answer."
 
 
 def _cost(finding: Finding) -> str:

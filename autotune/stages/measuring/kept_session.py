@@ -26,7 +26,7 @@ from autotune_trials.diagnosis.classify import KILLED, WORKERS_TOO_MANY
 from autotune_trials.protocol.messages import Block, BlockReport, Window
 
 BLOCK_LIMIT_S = 60.0  # a candidate this slow has lost anyway
-TOO_MANY_WORKERS = "workers are more than the machine or its limits hold"
+TOO_MANY_WORKERS = "workers are more than the machine or its limits allow"
 COMPILE_LIMIT_S = 300.0  # max-autotune of a large model takes minutes
 STARTS = 3  # failed ones in a row after which the job, which has started before, is given up
 

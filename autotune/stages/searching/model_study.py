@@ -297,7 +297,8 @@ class ModelStudy:
             if number_of({"num_workers": count}) <= fewer and count != number_of({}):
                 self._exclude("num_workers", count)
         self.context.progress.note(
-            f"with {fewer} workers the tuned model waits for batches; searching on with {more}"
+            f"with {fewer} workers the tuned model waits for batches; the search continues with"
+            f" {more}"
         )
 
     def _keep_figures(self, measured: Iterable[Configuration]) -> None:

@@ -41,11 +41,10 @@ class BatchSize(Knob):
             "The job's batch does not fill the device, so a larger one takes less time per sample."
         ),
         when_it_does_not=(
-            "The device is already full, or memory runs out. Fewer, larger steps may need"
-            " more samples to reach the same loss, and losses that compare samples within"
-            " a batch (contrastive ones) change meaning. A schedule with a hard-coded"
-            " number of steps (not from len(loader)) ends at a different point of the"
-            " training: adjust it."
+            "The device is already full, or memory runs out. Fewer, larger steps may need more"
+            " samples to reach the same loss, and losses that compare samples within a batch"
+            " (contrastive ones) change meaning. A schedule with a hard-coded number of steps (not"
+            " from len(loader)) ends at a different point of the training; adjust it."
         ),
         changes_loss=(
             "Yes: a different training trajectory. The loss is compared per sample"

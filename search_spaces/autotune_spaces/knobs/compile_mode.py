@@ -45,14 +45,13 @@ class CompileMode(Knob):
             " max-autotune does both."
         ),
         when_it_helps=(
-            "Many small operations between the large ones, and runs long enough to make"
-            " up for the compilation (half a minute or more). regional: models of many"
-            " identical blocks; eight transformer layers compiled in about half the time."
-            " static: epochs that end with a smaller batch, after which default runs code"
-            " for any size (a third slower in a transformer on a CPU, no slower in a"
-            " convolutional network). dynamic: texts padded to the longest of their"
-            " batch, for which default compiles at least twice. regional, static and"
-            " dynamic are only tried where the job shows that pattern."
+            "Many small operations between the large ones, and runs long enough to make up for the"
+            " compilation (half a minute or more). regional: models of many identical blocks;"
+            " eight transformer layers compiled in about half the time. static: epochs that end"
+            " with a smaller batch, after which default runs code for any size (a third slower in"
+            " a transformer on a CPU, no slower in a convolutional network). dynamic: texts padded"
+            " to the longest in their batch, for which default compiles at least twice. regional,"
+            " static and dynamic are only tried where the job shows that pattern."
         ),
         when_it_does_not=(
             "Small models, which often get slower; code the compiler cannot follow (graph"

@@ -53,13 +53,12 @@ class CpuAffinity(Knob):
     )
     card = Card(
         what=(
-            "The cores that the job may run on. physical uses one hardware thread per"
-            " core, node-N the cores of one NUMA node, gpu-node binds each rank to the"
-            " node of its GPU's PCI slot (rank N is assumed to use the N-th GPU it sees),"
-            " node-per-rank spreads this machine's ranks over its nodes in LOCAL_RANK"
-            " order, and spare-1 keeps training off the last core, for DataLoader"
-            " workers. Unless the job sets its number of threads, that follows the number"
-            " of cores."
+            "The cores that the job may run on. physical uses one hardware thread per core, node-N"
+            " the cores of one NUMA node, gpu-node binds each rank to the node of its GPU's PCI"
+            " slot (rank N is assumed to use the N-th GPU it sees), node-per-rank spreads this"
+            " machine's ranks over its nodes in LOCAL_RANK order, and spare-1 keeps training off"
+            " the last core, for DataLoader workers. Unless the job sets its number of threads, it"
+            " follows the number of cores."
         ),
         when_it_helps=(
             "Several NUMA nodes: another node's memory is slower, and a copy to another"

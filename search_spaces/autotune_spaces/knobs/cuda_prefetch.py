@@ -40,10 +40,9 @@ class CudaPrefetch(Knob):
             " then returns that copy."
         ),
         when_it_helps=(
-            f"Copies take a visible part of the iteration (it is tried from {VISIBLE:.0%}"
-            " on) and pin_memory is on; most of all where the job waits for the GPU in"
-            " every step (loss.item()), so that non_blocking has nothing to hide a copy"
-            " behind."
+            f"Copies take a visible part of the iteration (it is tried from {VISIBLE:.0%} on) and"
+            " pin_memory is on; most of all where the job waits for the GPU in every step"
+            " (loss.item()), so that non_blocking alone cannot overlap the copy with anything."
         ),
         when_it_does_not=(
             "The memory is not pinned; the job moves something other than the loader's"

@@ -36,7 +36,7 @@ class CudnnBenchmark(Knob):
         ),
         when_it_helps="Convolutional networks with inputs of a fixed size.",
         when_it_does_not=(
-            "Inputs that keep changing size, each of which is timed anew; models without"
+            "Inputs that keep changing size, since every new size is timed again; models without"
             " convolutions; CPUs."
         ),
         changes_loss=(

@@ -33,12 +33,11 @@ class CudnnWorkspaceMib(Knob):
             " memory it frees may allow a larger batch."
         ),
         when_it_does_not=(
-            "Where memory is free: a cap allows no algorithm that unset does not. torch's"
-            " documentation names the variable (CUDNN_CONV_WSCAP_DBG), NVIDIA's does not."
-            " cuDNN 9 reads it at load time (observed with 9.19); whether it respects the"
-            " limit has not been verified yet. To check on your GPU, run one large Conv3d"
-            " in two processes, one with 64 and one unset, and compare"
-            " torch.cuda.max_memory_reserved()."
+            "There is enough free memory: a cap allows no algorithm that unset does not. torch's"
+            " documentation names the variable (CUDNN_CONV_WSCAP_DBG), NVIDIA's does not. cuDNN 9"
+            " reads it at load time (observed with 9.19); whether it respects the limit has not"
+            " been verified yet. To check on your GPU, run one large Conv3d in two processes, one"
+            " with 64 and one unset, and compare torch.cuda.max_memory_reserved()."
         ),
         changes_loss=(
             "It may use a different algorithm, which rounds differently. The loss check covers it."

@@ -31,9 +31,9 @@ class Gc(Knob):
             " while training waits. With many ranks, one that pauses holds up the others."
         ),
         when_it_does_not=(
-            "Data and model are few objects, however large. Cycles that hold tensors are"
-            " collected later, so memory may grow. DataLoader workers are separate"
-            " processes: forked ones inherit the setting, others collect as before."
+            "Data and model consist of few objects, however large. Cycles that hold tensors are"
+            " collected later, so memory may grow. DataLoader workers are separate processes:"
+            " forked ones inherit the setting, others collect as before."
         ),
         changes_loss="No.",
         source="https://docs.python.org/3/library/gc.html#gc.freeze",

@@ -19,8 +19,8 @@ class GradientAsBucketView(DdpSwitch):
             " every backward."
         ),
         when_it_does_not=(
-            "Small models. Code that calls detach_() on gradients raises an error with"
-            " it; the trial then fails, and the knob is not adopted."
+            "Small models. With it, code that calls detach_() on gradients raises an error; the"
+            " trial then fails, and the knob is not adopted."
         ),
         changes_loss=(
             "The arithmetic is the same. Gradients are elsewhere in memory, so a kernel"

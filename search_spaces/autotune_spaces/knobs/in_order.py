@@ -19,8 +19,8 @@ class InOrder(LoaderArgument):
     range = "true, false"
     card = Card(
         what=(
-            "Whether the DataLoader returns batches in the sampler's order, or each as"
-            " soon as a worker has it ready."
+            "Whether the DataLoader returns batches in the sampler's order, or each batch as soon"
+            " as a worker has it ready."
         ),
         when_it_helps=(
             "Several workers whose batches take very different times: one slow batch no"

@@ -73,9 +73,8 @@ class Malloc(Knob):
             " to the system and cleared page by page in every iteration."
         ),
         when_it_does_not=(
-            "GPU training, whose tensors come from torch's own allocator. The job keeps"
-            " more memory: with retain, all that it ever used at once (except blocks of"
-            " more than 32 MiB)."
+            "GPU training, whose tensors come from torch's own allocator. The job holds more"
+            " memory: with retain, as much as its peak (except blocks of more than 32 MiB)."
         ),
         changes_loss="No.",
         source="https://man7.org/linux/man-pages/man3/mallopt.3.html",

@@ -43,9 +43,9 @@ class Nccl(Knob):
             " on several machines."
         ),
         when_it_does_not=(
-            "One process, backends other than nccl, an exchange hidden behind backward."
-            " Variables that the job sets itself are kept. NVIDIA calls them debugging"
-            " aids: check again after an update of NCCL."
+            "One process, backends other than nccl, an exchange hidden behind backward. Variables"
+            " that the job sets itself are kept. NVIDIA calls them debugging aids: check the"
+            " setting again after an update of NCCL."
         ),
         changes_loss=(
             "Sums over ranks are formed in a different order, which rounds differently."

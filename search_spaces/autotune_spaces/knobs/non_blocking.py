@@ -25,8 +25,8 @@ class NonBlocking(Knob):
         ),
         when_it_helps="Together with pin_memory, when Python has work to do while the copy runs.",
         when_it_does_not=(
-            "The memory is not pinned, the batch is small, the GPU is never idle anyway,"
-            " or the job first copies batches into memory of its own."
+            "The memory is not pinned, the batch is small, the GPU is never idle anyway, or the"
+            " job first copies batches into its own memory."
         ),
         changes_loss=(
             "No: it affects only copies of pinned batches to the GPU, never copies back."

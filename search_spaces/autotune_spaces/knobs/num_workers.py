@@ -55,22 +55,22 @@ class NumWorkers(LoaderArgument):
         ),
         when_it_helps=(
             "The job spends a visible part of each iteration waiting for data: decoding,"
-            " augmentation, slow disks. A dataset that itself waits (network storage, a"
-            " server) gains from many more workers than cores, and these are tried where"
-            " it was seen to wait."
+            " augmentation, slow disks. A dataset that itself waits (network storage, a server)"
+            " gains from many more workers than cores; such numbers are tried where the dataset"
+            " was seen to wait."
         ),
         when_it_does_not=(
             "Batches are ready at once (tensors in memory), or training already uses every core."
             " Each worker also costs memory, open files, and start-up time at every epoch."
         ),
         changes_loss=(
-            "Not by itself. If the dataset or the collate function draws random numbers,"
-            " each worker draws its own, so the augmentation differs, as with a different"
-            " seed. It is left alone where these come from a generator that the dataset keeps,"
-            " of which every worker would have the same copy, and where the dataset keeps a file open,"
-            " whose position they would share. Workers read the dataset as it is when"
-            " an epoch begins: where the loop itself changes it (a replay buffer, hard examples),"
-            " leave this knob out of the search space."
+            "Not by itself. If the dataset or the collate function draws random numbers, each"
+            " worker draws its own, so the augmentation differs, as with a different seed."
+            " autotune does not change the knob if the dataset keeps its own random generator, of"
+            " which every worker would have the same copy, or an open file, whose position all"
+            " workers would share. Workers read the dataset as it is when an epoch begins: if the"
+            " loop itself changes it (a replay buffer, hard examples), leave this knob out of the"
+            " search space."
         ),
         source=(
             "https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading"

@@ -22,10 +22,10 @@ class PersistentWorkers(LoaderArgument):
             "Epochs are short, or workers are slow to start (big imports, large dataset objects)."
         ),
         when_it_does_not=(
-            "There are no workers, or one epoch takes minutes. If the training process"
-            " changes the dataset or its collate_fn between epochs, persistent workers do not"
-            " see the change. Under autotune they are started anew after one in an attribute,"
-            " a tensor, a list, or an array of up to 1 MiB."
+            "There are no workers, or one epoch takes minutes. If the training process changes the"
+            " dataset or its collate_fn between epochs, persistent workers do not see the change."
+            " autotune restarts them after a change to an attribute, a tensor, a list, or an array"
+            " of up to 1 MiB."
         ),
         changes_loss=(
             "Not by itself. Random augmentation continues its stream instead of being"

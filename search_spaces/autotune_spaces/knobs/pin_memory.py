@@ -15,15 +15,15 @@ class PinMemory(LoaderArgument):
     range = "false, true"
     card = Card(
         what=(
-            "Puts batches into page-locked host memory, from which the GPU copies faster"
-            " and, with non_blocking, while the program continues."
+            "Puts batches into page-locked host memory, from which copies to the GPU are faster"
+            " and, with non_blocking, run while the program continues."
         ),
         when_it_helps=(
             "Batches are large and the copy to the GPU takes a visible part of the iteration."
         ),
         when_it_does_not=(
-            "Training on a CPU, or small batches: pinning itself takes a thread's time"
-            " and host memory."
+            "Training on a CPU, or small batches: pinning itself takes host memory and the time of"
+            " a thread."
         ),
         changes_loss="No.",
         source="https://docs.pytorch.org/docs/stable/data.html#memory-pinning",

@@ -23,9 +23,8 @@ class PrefetchFactor(LoaderArgument):
             " occasionally slow disk): a longer queue bridges the slow ones."
         ),
         when_it_does_not=(
-            "There are no workers, or data is too slow on average: then the queue is"
-            " empty whatever its length. Memory grows with workers × prefetch_factor ×"
-            " batch size."
+            "There are no workers, or data is too slow on average: then the queue is empty,"
+            " however long it may be. Memory grows with workers × prefetch_factor × batch size."
         ),
         changes_loss="No: the same batches in the same order.",
         source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",

@@ -42,10 +42,10 @@ class SdpaBackend(Knob):
             " cuDNN's kernel itself."
         ),
         when_it_does_not=(
-            "Attention written by hand or by another library, which torch's choice does"
-            " not affect. In float32 a GPU has one fused kernel (efficient), and with"
-            " dropout a CPU has only math. math keeps all scores in memory: on a GPU it"
-            " is tried only if named."
+            "Attention written by hand or by another library, which torch's choice does not"
+            " affect. In float32 a GPU has one fused kernel (efficient), and with dropout a CPU"
+            " has only math. math holds all attention scores in memory: on a GPU it is tried only"
+            " if you name it."
         ),
         changes_loss=(
             "The kernels round differently, and each draws dropout in its own way. The"

@@ -34,12 +34,12 @@ class StaticGraph(DdpSwitch):
             " in every iteration."
         ),
         when_it_does_not=(
-            "With find_unused_parameters=False there is no search to save. It is wrong"
-            " where the graph depends on the data, the step or a random number (layers"
-            " dropped or added, experts, several heads in turn), even if that begins late"
-            " in training: DistributedDataParallel then raises an error in the iteration"
-            " that differs. So it is tried only if requested by name or by the preset"
-            " thorough, and only if no iteration seen so far has differed."
+            "With find_unused_parameters=False there is no search to save. It is wrong where the"
+            " graph depends on the data, the step or a random number (layers dropped or added,"
+            " experts, several heads in turn), even if that begins late in training:"
+            " DistributedDataParallel then raises an error in the iteration that differs. It is"
+            " therefore tried only if you request it by name or with the preset thorough, and only"
+            " if no iteration has differed so far."
         ),
         changes_loss=(
             "Buckets are rebuilt in the order in which gradients arrive, so sums may"

@@ -22,6 +22,7 @@ from autotune.stages.budget import explain_s
 from autotune.stages.context import KILLS, OVER, RunContext
 from autotune.stages.measuring.fresh import rounds
 from autotune.stages.measuring.interleaving import may_interleave
+from autotune.stages.measuring.pair_figures import PairFigures
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.searching.proposals import no_effect_words
 from autotune.verdict.runs import loss_run
@@ -37,7 +38,7 @@ from autotune.verdict.speedup import (
     planned,
     sharpened,
 )
-from autotune.words import factor_words
+from autotune.words import duration_words, factor_words
 from autotune_spaces.base import Config
 
 VARIANTS = len(FALSE_ADOPTIONS)  # confirmations that one run may attempt
@@ -96,11 +97,7 @@ def confirm(
             break
         look += 1
     if decision.state == "adopt" and context.spec.objective == "throughput":
-        if longer := pairs.figures.slower_beside():
-            reason = (
-                "its iterations are faster, but including evaluation and other work between them,"
-                f" each sample takes {factor_words(longer)} as long"
-            )
+        if reason := _drawback(pairs.figures, decision.interval.estimate):
             decision = replace(decision, state="reject", reason=reason)
     before, after = pairs.figures.anatomies()
     confirmation = Confirmation(
@@ -120,6 +117,30 @@ def confirm(
     )
     context.progress.confirmed(confirmation)
     return confirmation
+
+
+def _drawback(figures: PairFigures, speedup: float) -> str:
+    """Why the training as a whole does not gain from iterations that are ``speedup`` times as fast;
+    "" if it does.
+    """
+    if longer := figures.no_gain_beside():
+        return (
+            "its iterations are faster, but including evaluation and other work between them, each"
+            f" sample takes {factor_words(longer)} as long"
+        )
+    if stalled := figures.no_gain_with_stalls():
+        return (
+            f"most of its iterations are faster, but it stalls: with all stalls"
+            f" {factor_words(stalled)}"
+        )
+    training = figures.training_time(speedup)
+    if training is not None and training.cold_s >= training.before_s:
+        took, takes = map(duration_words, (training.before_s, training.cold_s))
+        return (
+            f"its iterations are faster, but it starts up so slowly that {training.steps} steps"
+            f" (planned_steps) take {takes} instead of {took}"
+        )
+    return ""
 
 
 def _room(context: RunContext, observation: Observation, config: Config, pairs: Pairs) -> int:

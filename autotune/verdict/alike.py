@@ -26,10 +26,12 @@ from autotune.verdict.timing import (
     Stalls,
     epoch_iterations,
     first_counted,
+    later_epoch,
     mean_samples,
     part_of,
     usual_limit,
     warm_up_end,
+    whole_epochs,
 )
 from autotune_trials.protocol.messages import Window
 
@@ -42,7 +44,8 @@ def counted_alike(windows: Sequence[Window], *, later_epochs: bool) -> list[tupl
     """(index of its first iteration, the iterations that count) of each of ``windows``, of runs
     recorded from their first iteration.
 
-    With workers and epoch boundaries, each side's whole epochs count, wherever they begin.
+    With workers and epoch boundaries, each side's whole epochs count, wherever they begin. If a
+    side holds none, both count from the beginning of their second epoch on.
     """
     windows = [replace(w, epoch_iterations=epoch_iterations(w)) for w in windows]
     if not later_epochs:
@@ -50,8 +53,14 @@ def counted_alike(windows: Sequence[Window], *, later_epochs: bool) -> list[tupl
     starts = [first_counted(w, later_epochs=later_epochs) for w in windows]
     ends = [len(w.times_s) for w in windows]
     done = [list(accumulate(w.samples)) for w in windows]  # samples, after each iteration
-    in_whole_epochs = any(w.workers and any(w.turnovers_at) for w in windows)
-    if not in_whole_epochs and all(d and d[-1] > 0 for d in done):
+    counted = all(d and d[-1] > 0 for d in done)
+    if any(w.workers and any(w.turnovers_at) for w in windows):
+        whole = [whole_epochs(w, later_epoch(w) or 0) for w in windows]
+        if later_epochs and counted and None in whole:
+            starts, ends = _second_epochs(windows) or (starts, ends)
+        else:
+            starts = [a if b is None else b for a, b in zip(starts, whole, strict=True)]
+    elif counted:
         begin = max(d[start - 1] if start else 0.0 for d, start in zip(done, starts, strict=True))
         later = [max(_after(d, begin), start) for d, start in zip(done, starts, strict=True)]
         if all(map(_is_enough, windows, later, ends)):
@@ -72,6 +81,20 @@ def _after(done: Sequence[float], samples: float) -> int:
 def _is_enough(window: Window, start: int, end: int) -> bool:
     times_s = window.times_s[start:end]
     return len(times_s) >= FEWEST and math.fsum(times_s) >= ENOUGH_S
+
+
+def _second_epochs(windows: Sequence[Window]) -> tuple[list[int], list[int]] | None:
+    """(starts, ends) of equally many samples from the beginning of the second epoch on; None: too
+    few.
+    """
+    starts = [later_epoch(w) or 0 for w in windows]
+    beyond = min(math.fsum(w.samples[at:]) for w, at in zip(windows, starts, strict=True))
+    ends = [
+        at + _after(list(accumulate(w.samples[at:])), beyond)
+        for w, at in zip(windows, starts, strict=True)
+    ]
+    enough = all(end - start >= FEWEST for start, end in zip(starts, ends, strict=True))
+    return (starts, ends) if enough else None
 
 
 def _over_the_same_epochs(windows: list[Window]) -> list[Window]:
@@ -99,11 +122,13 @@ class OwnStalls:
         rate: how many come with a sample.
         usual: by how much one exceeds an iteration on average, in seconds or joules; for runs that
             hold none.
+        once: iterations at which most runs stall, but not again later: code is compiled anew.
     """
 
     at: frozenset[int] = frozenset()
     rate: float = 0.0
     usual: float = 0.0
+    once: frozenset[int] = frozenset()
 
 
 Values = Callable[[Window], Sequence[float]]
@@ -143,10 +168,10 @@ def own_stalls(
     for mine, other in ((0, 1), (1, 0)):
         if not own[mine] and own[other] and longest[mine] <= min(own[other]):
             stalls = rate([sides[other]], own[other], longest[other])
-            return [OwnStalls(own[other], stalls, usual[other])] * 2
+            return [OwnStalls(own[other], stalls, usual[other], at - own[other]) for at in found]
     return [
-        OwnStalls(at, rate(sides, both) + rate([windows], at - both), mean)
-        for windows, at, mean in zip(sides, own, usual, strict=True)
+        OwnStalls(at, rate(sides, both) + rate([windows], at - both), mean, most - at)
+        for windows, at, mean, most in zip(sides, own, usual, found, strict=True)
     ]
 
 
@@ -201,19 +226,23 @@ def stalls_alike(
     parts: Sequence[tuple[int, Window]],
     own: Sequence[OwnStalls],
     values: Values = lambda window: window.times_s,
+    reduced: bool = True,
 ) -> list[Stalls]:
     """How the stalls of ``parts`` count, which :func:`counted_alike` took from ``windows``.
 
     Args:
         own: of each side, as :func:`own_stalls` gives them.
         values: what is counted: times, or joules.
+        reduced: False: all count in full but those in which code is compiled anew once.
     """
     rounds_of = max(1, *(window.workers for window in windows))
     limit = max(usual_limit(values(window), rounds_of) for _, window in parts)
+    limit = limit if reduced else math.inf
     found = []
     for window, (start, _), stalls in zip(windows, parts, own, strict=True):
         excess = _excess(window, stalls.at, values(window))
         each = fmean(excess) if excess else stalls.usual
-        at = frozenset(at - start for at in _held(window, stalls.at))
+        usual = stalls.at if reduced else stalls.at | stalls.once
+        at = frozenset(at - start for at in _held(window, usual))
         found.append(Stalls(limit, rounds_of, at, stalls.rate * each))
     return found

@@ -164,17 +164,17 @@ def first_counted(window: Window, *, later_epochs: bool = True) -> int:
     any size).
     """
     epoch = (later_epoch(window) if later_epochs else None) or 0
-    if window.workers and any(window.turnovers_at):
-        whole = _whole_epochs(window, epoch)
+    if window.workers:
+        whole = whole_epochs(window, epoch)
         if whole is not None:
             return whole
     start = epoch + warm_up_end(window.times_s[epoch:])
     return start if window.turnovers_s else max(start, _backlog_settles(window))
 
 
-def _whole_epochs(window: Window, second: int) -> int | None:
-    """Index from which ``window``, of a run with workers, holds as many whole epochs' worth of
-    iterations as possible; None: not even one, and it need not.
+def whole_epochs(window: Window, second: int) -> int | None:
+    """Index from which ``window`` holds as many whole epochs' worth of iterations as possible;
+    None: not even one, and it need not, or no epoch ends in it.
 
     At an epoch boundary the workers' queue is empty, and with dozens of workers it takes most of an
     epoch to reach its usual length: the middle of an epoch is up to twice as fast as the whole.
@@ -186,7 +186,7 @@ def _whole_epochs(window: Window, second: int) -> int | None:
             counts, after its warm-up.
     """
     times, epoch = len(window.times_s), epoch_iterations(window)
-    if not epoch or times - WARM_UP_MINIMUM < epoch:
+    if not any(window.turnovers_at) or not epoch or times - WARM_UP_MINIMUM < epoch:
         return None
     first_end = next(at for at in window.turnovers_at if at)
     start = max(second or warm_up_end(window.times_s[:first_end]), WARM_UP_MINIMUM)
@@ -203,6 +203,8 @@ def epoch_iterations(window: Window) -> int | None:
         return epoch
     # a loader without length, or a job that ends its epochs itself: what was seen counts
     seen = max(at, len(window.times_s) - at)
+    if epoch is not None and seen > at:  # the first pass was shorter: the job resumes within one
+        return epoch
     return seen if epoch is None else min(epoch, seen)
 
 

@@ -11,7 +11,7 @@ import pytest
 from replay import Loss
 from replayed import Machine, job, run, table
 
-from autotune.executors.base import FixedRun
+from autotune.executors.base import WALL_S, FixedRun
 from autotune.results import Result
 from autotune.stages.searching.block_times import COMPILE_S
 from autotune_spaces.base import Config
@@ -114,3 +114,26 @@ def test_a_process_knob_that_did_nothing_is_no_candidate(tmp_path: Path) -> None
     (trial,) = result.trials
     assert (trial.state, trial.no_effect) == ("failed", {"malloc": why})
     assert dict(result.knobs) == {}
+
+
+@pytest.mark.parametrize(("planned_steps", "kept"), [(100_000, True), (2_000, False)])
+def test_the_start_up_of_a_flag_of_the_jobs_own_counts_too(
+    tmp_path: Path, planned_steps: int, kept: bool
+) -> None:
+    """``--compile``, whose start-up no knob declares: 100 s, for a fifth of 20 ms a step."""
+
+    def compiles(request: FixedRun, record: Record) -> Record:
+        times = list(record.window.times_s)
+        times[0] += 100.0 * (request.config.get("compile") == "on")
+        wall_s = sum(times) + 2.0
+        return replace(
+            record,
+            window=replace(record.window, times_s=tuple(times)),
+            notes={**record.notes, WALL_S: wall_s},
+        )
+
+    space = '{compile: {via: "--compile {}", values: ["off", "on"], default: "off", numerics: rounding}}'
+    machine = Machine(table(loss=Loss(), factors={"compile": {"on": 0.8}}), compiles)
+    result = run(tmp_path, machine, job(tmp_path, space, f"planned_steps: {planned_steps}"))
+    assert dict(result.knobs) == ({"compile": "on"} if kept else {})
+    assert kept or f"{planned_steps} steps (planned_steps) take" in result.reason

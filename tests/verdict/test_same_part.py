@@ -12,6 +12,7 @@ import pytest
 
 from autotune.stages.measuring.pair_figures import PairFigures
 from autotune.verdict.alike import OwnStalls, counted_alike, own_stalls
+from autotune.verdict.sequential import robust_mean
 from autotune_trials.protocol.messages import Record, Window
 
 SPEC: Any = SimpleNamespace(objective="throughput", second_objective="", planned_steps=20_000)
@@ -226,9 +227,75 @@ def test_an_evaluation_that_takes_far_longer_is_no_gain() -> None:
     """Fewer threads: faster steps, slower evaluation."""
     a = [window(noisy(0.03, s), away_s=4.0, interruptions=2) for s in range(3)]
     b = [window(noisy(0.027, 9 + s), away_s=18.0, interruptions=2) for s in range(3)]
-    assert (figures(a, b).slower_beside() or 0.0) > 2
+    assert (figures(a, b).no_gain_beside() or 0.0) > 2
     hung = [*b[:2], dataclasses.replace(b[2], away_s=60.0)]
     quick = [dataclasses.replace(w, away_s=4.0) for w in hung[:2]]
-    assert figures(a, [*quick, hung[2]]).slower_beside() is None, "one run tells little"
+    assert figures(a, [*quick, hung[2]]).no_gain_beside() is None, "one run tells little"
     same = [dataclasses.replace(w, away_s=4.0) for w in b]
-    assert figures(a, same).slower_beside() is None
+    assert figures(a, same).no_gain_beside() is None
+    rest = [dataclasses.replace(w, away_s=4.7) for w in b]
+    assert figures(a, rest).no_gain_beside() == pytest.approx(1.0, abs=0.02), "as long as before"
+
+
+@pytest.mark.parametrize("rising", [1, -1])
+def test_epochs_ordered_by_length_are_compared_over_the_same_samples(rising: int) -> None:
+    """The baseline without workers, the candidate with two; its second epoch is whole."""
+
+    def epochs(iteration_s: float, steps: int, workers: int, seed: int) -> Window:
+        shape = 1 + rising * (np.arange(steps) % 400 / 400 - 0.5)
+        times = np.array(noisy(iteration_s, seed, steps)) * shape
+        turns = tuple(range(400, steps, 400))
+        lost = (0.0,) * len(turns)
+        return window(
+            times, turnovers_at=turns, turnovers_s=lost, epoch_iterations=400, workers=workers
+        )
+
+    slow = [epochs(0.02, 620, 0, s) for s in range(3)]
+    fast = [epochs(0.01, 820, 2, 9 + s) for s in range(3)]
+    assert speedup(figures(slow, fast)) == pytest.approx(2.0, rel=0.02)
+
+
+def test_a_short_first_pass_is_not_taken_for_an_epoch() -> None:
+    """The job resumes within an epoch of 2000 steps, 240 before its end."""
+
+    def resumed(seed: int, lost_s: float) -> Window:
+        return window(
+            noisy(0.02, seed, 560),
+            turnovers_at=(240,),
+            turnovers_s=(lost_s,),
+            epoch_iterations=2000,
+        )
+
+    pairs = figures([resumed(s, 2.0) for s in range(3)], [resumed(9 + s, 0.0) for s in range(3)])
+    assert speedup(pairs) == pytest.approx((0.02 * 2000 + 2.0) / (0.02 * 2000), rel=0.01)
+
+
+def test_a_candidate_that_stalls_at_random_is_charged_in_full() -> None:
+    def stalling(seed: int, share: float = 0.02) -> Window:
+        times = np.array(noisy(0.012, 99 + seed, 300))
+        times[np.random.default_rng(seed).random(300) < share] += 0.5
+        return window(times)
+
+    steady = [window(noisy(0.02, s, 300)) for s in range(9)]
+    found = figures(steady, [stalling(s) for s in range(9)]).no_gain_with_stalls()
+    assert found is not None and found < 1
+    quick = [stalling(s, 0.0) for s in range(9)]
+    assert figures(steady, quick).no_gain_with_stalls() is None
+    frozen = [stalling(0, 0.05), *quick[1:]]
+    assert figures(steady, frozen).no_gain_with_stalls() is None, "one run tells little"
+    compiled = [
+        dataclasses.replace(w, times_s=(*w.times_s[:60], 9.0, *w.times_s[61:])) for w in quick
+    ]
+    assert figures(steady, compiled).no_gain_with_stalls() is None, "a training pays for it once"
+
+
+def test_what_the_second_run_of_a_pair_finds_in_memory_does_not_favour_the_faster_side() -> None:
+    """Reading takes 10 ms, of the data that the first run of a pair has read nothing."""
+    pairs = figures(
+        [window(np.array(noisy(0.1, s)) + 0.01 * (s % 2 == 0)) for s in range(9)],
+        [window(np.array(noisy(0.05, 99 + s)) + 0.01 * (s % 2)) for s in range(9)],
+    )
+    mean, *_ = robust_mean(pairs.log_speedups(), pairs.log_levels())
+    assert 0.11 / 0.06 < np.exp(mean) < 0.1 / 0.05
+    by_order = [np.mean(pairs.log_levels()[order::2]) for order in (0, 1)]
+    assert by_order == pytest.approx([0.0, 0.0], abs=0.02)

@@ -13,13 +13,14 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from autotune.executors.base import NODE
+from autotune.executors.interleave import SLICES
 from autotune.job.spec import JobSpec
 from autotune.objectives import WHOLE_TRAINING
 from autotune.results import Anatomy, TrainingTime
 from autotune.stages.measuring.fresh import wall_s
 from autotune.verdict.alike import OwnStalls, Values, counted_alike, own_stalls, stalls_alike
 from autotune.verdict.sequential import robust_mean
-from autotune.verdict.speedup import LogRatio, noise_of
+from autotune.verdict.speedup import BACKED, MINIMUM_GAIN, LogRatio, noise_of
 from autotune.verdict.timing import (
     anatomy,
     cost_of_counted,
@@ -135,14 +136,20 @@ class PairFigures:
     def log_levels(self) -> list[float]:
         """How slow the machine was during each pair, in log units.
 
-        The mean of the pair's two log costs, less what is usual on the machine it ran on.
+        The mean of the pair's two log costs, less what is usual on the machine it ran on, and in
+        its order: the second process of a pair may find in memory what the first one read from the
+        disk, which helps the faster side more.
         """
         levels = {s: fmean(map(math.log, self._costs_of(s))) for s in self.seeds}
-        nodes = {s: node_of(self.candidate[s]) for s in levels}
+        kinds = {s: (node_of(self.candidate[s]), self._order(s)) for s in levels}
         usual = {
-            node: median(levels[s] for s in levels if nodes[s] == node) for node in nodes.values()
+            kind: median(levels[s] for s in levels if kinds[s] == kind) for kind in kinds.values()
         }
-        return [level - usual[nodes[s]] for s, level in levels.items()]
+        return [level - usual[kinds[s]] for s, level in levels.items()]
+
+    def _order(self, seed: int) -> int:
+        """Which side of a pair ran first; always 0 if they ran in slices."""
+        return 0 if SLICES in self.candidate[seed].notes else seed % 2
 
     def anatomies(self) -> tuple[Anatomy, Anatomy]:
         """(reference, candidate), of the last pair."""
@@ -167,9 +174,10 @@ class PairFigures:
             if not w.turnovers_s
         )
 
-    def slower_beside(self) -> float | None:
+    def no_gain_beside(self) -> float | None:
         """How many times as long a sample takes with the candidate once evaluation and saving
-        count; None: not clearly longer, or no run reached any.
+        count, if that is no gain worth a change; None: it is one within the error, or no run
+        reached any.
         """
         ratios = []
         for seed in self.seeds:
@@ -181,7 +189,25 @@ class PairFigures:
         if len(ratios) < 2:
             return None
         centre, error, _ = robust_mean(ratios)
-        return math.exp(centre) if centre - 2 * error > 0 else None
+        return math.exp(centre) if centre - error > -math.log1p(MINIMUM_GAIN) else None
+
+    def no_gain_with_stalls(self) -> float | None:
+        """The speed-up if no stall of an iteration is reduced, where the candidate stalls more than
+        the reference in all pairs but one and this leaves less than :data:`BACKED` of the gain;
+        None otherwise.
+
+        What is compiled anew once, at the same iteration in most runs, is no such stall.
+        """
+        usual = self.log_speedups()
+        pairs = [(self.reference[s], self.candidate[s]) for s in self.seeds]
+        costs = [self._pair_costs(*pair, _later(*pair), reduced=False) for pair in pairs]
+        full = [math.log(a / b) for a, b in costs]
+        more = sum(b < a for a, b in zip(usual, full, strict=True))
+        if more < len(usual) - 1 or len(usual) < 2:
+            return None
+        levels = self.log_levels()
+        gains = [robust_mean(each, levels)[0] for each in (usual, full)]
+        return math.exp(gains[1]) if gains[1] < BACKED * gains[0] else None
 
     def training_time(self, speedup: float) -> TrainingTime | None:
         """How long the planned training takes with each side.
@@ -236,9 +262,9 @@ class PairFigures:
         return self.costs(self.reference[seed], self.candidate[seed])
 
     def _pair_costs(
-        self, reference: Record, candidate: Record, later_epochs: bool
+        self, reference: Record, candidate: Record, later_epochs: bool, reduced: bool = True
     ) -> tuple[float, float]:
-        """Seconds per sample of both.
+        """Seconds per sample of both. ``reduced``: see :func:`.stalls_alike`.
 
         A window may hold an epoch's end that the other's just misses: then it counts for both, if
         neither has workers to start.
@@ -253,11 +279,10 @@ class PairFigures:
             [with_epoch_of(own, other) for own, other in zip(windows, windows[::-1], strict=True)],
             later_epochs=later_epochs,
         )
+        stalls = stalls_alike(windows, parts, self._own_stalls(), reduced=reduced)
         first, second = (
-            cost_of_counted(part, turnover_s=turnover, stalls=stalls)
-            for (_, part), turnover, stalls in zip(
-                parts, turnovers, stalls_alike(windows, parts, self._own_stalls()), strict=True
-            )
+            cost_of_counted(part, turnover_s=turnover, stalls=each)
+            for (_, part), turnover, each in zip(parts, turnovers, stalls, strict=True)
         )
         return first, second
 

@@ -34,7 +34,8 @@ VIA = """\
 ## Knobs of your own
 
 Any flag or environment variable of the job can be a knob. `default` is what the unchanged job uses (read from the
-command if the flag is there); `numerics` is `statistical` unless declared otherwise.
+command if the flag is there); `numerics` is `statistical` unless declared otherwise, and then the samples of a step must be
+countable.
 
 ```yaml
 search_space:

@@ -57,11 +57,12 @@ class LoaderFacts:
     samples: int | None  # len(dataset)
     custom_batch_sampler: bool
     in_order: bool = True
-    # whether an IterableDataset calls get_worker_info(); True for map-style datasets
+    # whether an IterableDataset splits its data by get_worker_info(); True for map-style datasets
     worker_sharding: bool = True
     # why workers would run the job's script again from the top; "" if they would not
     starts_anew: str = ""
     own_generator: str = ""  # random generator that the dataset keeps and draws from; "": none
+    fixed_seeds: str = ""  # worker_init_fn with the same seeds in every epoch; "": none
     open_file: str = ""  # attribute in which the dataset keeps a file open; "": none
     batch_sampler: str = ""  # class of the job's own batch sampler
     # samples per epoch of each rank's sampler, in rank order; (): unknown

@@ -438,3 +438,84 @@ def test_weights_that_an_inner_loop_writes_by_data_are_cast_anew(launched: Agent
         optimizer.zero_grad()
     assert launched.state.iterations == 4
     assert losses[0] > 1.05 * losses[1] > 1.05 * losses[2]
+
+
+def test_a_function_that_the_job_compiles_is_traced_as_without_us(tuner: Tuner) -> None:
+    """``fullgraph`` raises an error if dynamo meets code of ours."""
+    source = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+@torch.compile(fullgraph=True, backend="eager")
+def loss_of(model, x):
+    return model(x).square().mean()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(8):
+    optimizer.zero_grad()
+    loss_of(model, torch.randn(4, 8)).backward()
+    optimizer.step()
+print("trained")
+"""
+    tuner.start(source, "launch", {"optimizer_impl": "foreach"})
+    code, out, err = tuner.finish()
+    assert (code, out.split()) == (0, ["trained"]), err
+
+
+class Probing(torch.nn.Module):
+    """Calls a part of itself to learn a size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten())
+        self.head = torch.nn.Linear(self.body(torch.zeros(1, 1, 8, 8)).shape[1], 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x))
+
+
+def test_autocast_holds_in_the_training_loop_only(launched: Agent) -> None:
+    model = Probing()
+    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32, "in a constructor"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(torch.ones(20, 1, 8, 8)), batch_size=2)
+    seen = []
+
+    def epoch(stop_after: int) -> None:
+        for (x,) in loader:
+            out = model(x)
+            seen.append(out.dtype)
+            if len(seen) == stop_after:
+                return  # as on a loss that is not finite
+            out.float().mean().backward()
+            optimizer.step()
+
+    epoch(stop_after=4)
+    assert seen[1:] == [torch.bfloat16] * 3
+    assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32, "after an early stop"
+
+
+def test_channels_last_leaves_what_the_job_keeps_of_its_weights_and_evaluates(
+    tmp_path: Path,
+) -> None:
+    """A state dict that is made once, safetensors, and ``view`` in a metric."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    config = SessionConfig("launch", str(tmp_path), "", knobs=(KnobChoice("channels_last", True),))
+    agent = Agent(torch, config)
+    agent.install()
+    try:
+        kept, free = (torch.nn.Conv2d(3, 8, 3, padding=1) for _ in range(2))
+        alias = kept.state_dict()
+        for model in (kept, free):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+            for _ in range(6):
+                optimizer.zero_grad()
+                model(torch.randn(2, 3, 8, 8)).square().mean().backward()
+                optimizer.step()
+        assert torch.equal(alias["weight"], kept.weight), "its checkpoints follow the training"
+        assert not free.weight.is_contiguous(), "the setting holds"
+        safetensors.save_file(free.state_dict(), tmp_path / "weights")
+        assert torch.equal(safetensors.load_file(tmp_path / "weights")["weight"], free.weight)
+        free.eval()
+        free(torch.randn(2, 3, 8, 8)).view(-1)
+    finally:
+        agent.stop()
+    assert free.weight.is_contiguous()

@@ -109,7 +109,7 @@ def test_a_batch_asked_for_by_another_thread_ends_autocast_after_the_region(tmp_
     agent.install()
     try:
         model = nn.Linear(8, 8)
-        torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         agent.live.add_entry(model)
         agent.live.device = "cpu"
         control = agent.live.get(AutocastControl)
@@ -124,6 +124,7 @@ def test_a_batch_asked_for_by_another_thread_ends_autocast_after_the_region(tmp_
         out.sum().backward()
         assert not torch.is_autocast_enabled("cpu") and not control.region.in_use
         assert model(torch.ones(1, 8)).dtype == torch.float32
+        del optimizer  # without one, nothing trains
     finally:
         agent.stop()
 

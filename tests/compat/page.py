@@ -44,7 +44,7 @@ CAUSES = (
         ),
         (
             "`autotune.step(loss=loss, samples=n)` after each step; the program's own flags for its"
-            " loader, as `via:` knobs"
+            " loader, as `via:` knobs with `numerics: exact`"
         ),
     ),
     (
@@ -121,7 +121,7 @@ CAUSES = (
             "the knobs of the loader are withdrawn, with the class's name; steps count as"
             " iterations, without samples"
         ),
-        "the program's own flags for its loader, as `via:` knobs",
+        "the program's own flags for its loader, as `via:` knobs with `numerics: exact`",
     ),
     (
         "`itertools.cycle(loader)`, which keeps all batches of the first epoch and repeats them",

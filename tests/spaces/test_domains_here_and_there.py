@@ -175,6 +175,13 @@ def test_workers_are_out_where_data_would_come_twice() -> None:
     assert values("num_workers", what=with_loader(iterable=True, worker_sharding=True))
 
 
+def test_workers_that_would_add_batches_to_an_epoch_are_not_tried() -> None:
+    """Each ends with a smaller batch of its own: 3 workers make 18 batches instead of 16."""
+    stream = with_loader(iterable=True, samples=1000, batch_size=64, length=16)
+    assert values("num_workers", what=stream, values=[0, 1, 2, 3, 4]) == (0, 1, 2, 4)
+    assert "18 batches instead of 16" in out("num_workers", what=stream, values=[3])
+
+
 def test_workers_are_out_where_the_dataset_makes_its_batches_and_nobody_can_tell_how_it_shares_them_out() -> (
     None
 ):

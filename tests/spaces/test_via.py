@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from machines import CPU, JOB
 
-from autotune_spaces.base import Numerics
+from autotune_spaces.base import NotApplicable, Numerics
 from autotune_spaces.knobs import create
 from autotune_spaces.knobs.via import ViaKnob
 from autotune_spaces.shell_line import shell_line
@@ -152,3 +153,12 @@ def test_survives_the_launch_config() -> None:
 def test_templates_that_make_no_sense(template: str) -> None:
     with pytest.raises(ValueError):
         via(template)
+
+
+def test_a_flag_that_may_change_the_batch_needs_samples_that_can_be_counted() -> None:
+    """Otherwise a smaller batch would look faster by the iteration."""
+    uncounted = replace(JOB, sample_unit="iterations")
+    with pytest.raises(NotApplicable, match="samples of this job cannot be counted"):
+        via("--batch {}").candidates(CPU, uncounted)
+    via("--batch {}").candidates(CPU, JOB)
+    via("--dtype {}", numerics="rounding").candidates(CPU, uncounted)

@@ -59,7 +59,9 @@ class CompileMode(Knob):
             " or eight blocks that each use a different constant (stochastic depth),"
             " torch stops compiling and runs the rest uncompiled. CUDA graphs are ruled"
             " out for jobs that accumulate gradients, or keep them between steps"
-            " (set_to_none=False): each replay overwrites the previous gradients."
+            " (set_to_none=False): each replay overwrites the previous gradients. Forward hooks"
+            " that the job adds to submodules later in the training are not called: torch.compile"
+            " does not look for them."
         ),
         changes_loss=(
             "Fused kernels round differently, and dropout draws different random numbers."

@@ -23,7 +23,7 @@ from autotune_spaces.domains import (
     ranks_here,
     whole,
 )
-from autotune_spaces.facts import JobFacts, Machine
+from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 from autotune_spaces.loader_argument import LoaderArgument
 
 # workers pass batches through /dev/shm; if it is full, the first batch fails with a bus error
@@ -68,7 +68,9 @@ class NumWorkers(LoaderArgument):
             " worker draws its own, so the augmentation differs, as with a different seed."
             " autotune does not change the knob if the dataset keeps its own random generator, of"
             " which every worker would have the same copy, or an open file, whose position all"
-            " workers would share. Workers read the dataset as it is when an epoch begins: if the"
+            " workers would share; if the job's worker_init_fn seeds the workers alike in every"
+            " epoch; or if an epoch of an IterableDataset would have another number of batches."
+            " Workers read the dataset as it is when an epoch begins: if the"
             " loop itself changes it (a replay buffer, hard examples), leave this knob out of the"
             " search space."
         ),
@@ -81,7 +83,7 @@ class NumWorkers(LoaderArgument):
         loader = host_loader_of(job)
         if loader.iterable and not loader.worker_sharding:
             raise NotApplicable(
-                f"{loader.dataset} is an IterableDataset that does not call"
+                f"{loader.dataset} is an IterableDataset that does not split its data by"
                 " get_worker_info(): with several workers, each of them would read every"
                 " sample"
             )
@@ -102,6 +104,12 @@ class NumWorkers(LoaderArgument):
                 " every worker would start from the same copy of it, in every epoch. Seed it in a"
                 " worker_init_fn"
             )
+        if loader.fixed_seeds and loader.num_workers == 0:
+            raise NotApplicable(
+                f"the job's worker_init_fn ({loader.fixed_seeds}) gives the workers the same seeds in"
+                " every epoch, so that random augmentation would repeat itself. Derive them from"
+                " torch.initial_seed()"
+            )
         if loader.open_file and loader.num_workers == 0:
             raise NotApplicable(
                 f"the dataset keeps a file open ({loader.open_file}), whose position all workers"
@@ -121,6 +129,8 @@ class NumWorkers(LoaderArgument):
         return [n for n in sorted(wanted) if n <= most]
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
+        if isinstance(value, int) and (why := _other_epochs(loader_of(job), value)):
+            return why
         process = job.process
         if (
             process.most_files
@@ -144,6 +154,26 @@ class NumWorkers(LoaderArgument):
         # torch refuses these arguments without workers
         without = "" if value else ", persistent_workers=False, prefetch_factor=None"
         return f"DataLoader(..., num_workers={value}{without})"
+
+
+def _other_epochs(loader: LoaderFacts, workers: int) -> str:
+    """Why an epoch of an IterableDataset would have another number of batches; "" if it would not.
+    Each worker ends with a smaller batch of its own.
+    """
+    samples, size = loader.samples, loader.batch_size
+    if not (loader.iterable and samples and size):
+        return ""
+    each = math.floor if loader.drop_last else math.ceil
+    own, other = (
+        n * each(math.ceil(samples / n) / size)
+        for n in (max(loader.num_workers, 1), max(workers, 1))
+    )
+    if own == other:
+        return ""
+    return (
+        f"with {workers} workers an epoch of {loader.dataset} would have {other} batches instead of"
+        f" {own}: each worker ends with a smaller batch of its own"
+    )
 
 
 def useful(machine: Machine, job: JobFacts) -> int:

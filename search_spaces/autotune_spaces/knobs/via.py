@@ -18,7 +18,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from autotune_spaces.base import Knob, Numerics, Scope, Value
+from autotune_spaces.base import Knob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.shell_line import filled_command
 
@@ -57,6 +57,13 @@ class ViaKnob(Knob):
         return self.default
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
+        if self.numerics is Numerics.STATISTICAL and job.sample_unit != "samples":
+            raise NotApplicable(
+                "it may change how many samples a step has (numerics: statistical), and the samples"
+                " of this job cannot be counted. Report them with autotune.step(loss=loss,"
+                " samples=n), or declare numerics: rounding or exact if it leaves the batches as"
+                " they are"
+            )
         return [False, True] if self.switch else []
 
     def check_value(self, value: Value) -> str | None:

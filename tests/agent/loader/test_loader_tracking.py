@@ -28,6 +28,7 @@ from loader_kit import (
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from autotune_trials.agent.dataloader import reader_meter
+from autotune_trials.agent.dataloader.datasets import shards
 from autotune_trials.agent.dataloader.worker_ends import was_killed
 
 pytestmark = pytest.mark.usefixtures("no_workers_left")
@@ -347,7 +348,7 @@ class OneStep(IterableDataset):
 
 def info_of():
     info = torch.utils.data.get_worker_info()
-    return 8 if info is None else 4
+    return 8 if info is None else 8 // info.num_workers
 
 
 class Chained(IterableDataset):
@@ -368,7 +369,8 @@ class Wrapped(IterableDataset):
 
 
 def share(worker):
-    get_worker_info()
+    info = get_worker_info()
+    info.dataset.length //= info.num_workers
 
 
 class Hidden(IterableDataset):
@@ -612,3 +614,23 @@ def test_a_worker_killed_while_it_handed_over_a_batch_is_noticed() -> None:
         with pytest.raises(ConnectionResetError) as reset:
             next(Iterator(exitcode))
         assert was_killed(reset.value) is killed
+
+
+class Seeding(Stream):
+    """Asks for the worker's seed, not for its part of the data."""
+
+    def __iter__(self):
+        info = get_worker_info()
+        torch.manual_seed(info.seed if info else 0)
+        yield from super().__iter__()
+
+
+def seed_worker(worker_id):
+    torch.manual_seed(get_worker_info().seed)
+
+
+def test_a_stream_that_only_seeds_its_workers_does_not_split_its_data():
+    assert shards(ShardedStream(8))
+    assert not shards(Seeding(8)) and not shards(Seeding(8), asked=True)
+    assert not shards(Stream(8), seed_worker, asked=True)
+    assert shards(Stream(8), asked=True), "by code that is not seen"

@@ -6,6 +6,7 @@ import io
 import mmap
 import os
 import sqlite3
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -109,3 +110,31 @@ def test_files_that_no_worker_reads_by_position_do_not_count(tmp_path: Path) -> 
     connection = sqlite3.connect(tmp_path / "a.db")
     connection.close()
     assert found(Records(archive)) == found(Records(connection)) == "", "they are closed"
+
+
+KEPT: Any = None
+
+
+class Global(Records):
+    def __getitem__(self, index: int) -> bytes:
+        KEPT.seek(index)
+        return bytes(KEPT.read(1))
+
+
+class Sharded(Records):
+    def __getitem__(self, index: int) -> bytes:
+        self.file[index % 2].seek(index)
+        return bytes(self.file[index % 2].read(1))
+
+
+def test_a_list_of_files_a_global_one_and_a_temporary_one_count_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "records"
+    path.write_bytes(b"0" * 16)
+    with path.open("rb") as file, tempfile.NamedTemporaryFile() as temporary:
+        assert found(Sharded([file, file])) == found(Sharded({0: file})) == "Sharded.file"
+        assert found(Records(temporary)) == "Records.file"
+        assert found(Global(None)) == ""
+        monkeypatch.setitem(globals(), "KEPT", file)
+        assert found(Global(None)) == "KEPT"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 
@@ -141,6 +142,44 @@ class Aware(Augmented):
         return float(self.rng.random())
 
 
+class Several(Augmented):
+    """One for each kind of augmentation."""
+
+    def __init__(self) -> None:
+        self.rngs: Any = {"crop": np.random.default_rng(0), "flip": np.random.default_rng(1)}
+
+    def __getitem__(self, index: int) -> float:
+        return float(self.rngs["crop"].random())
+
+
+class Method(Augmented):
+    def __init__(self) -> None:
+        self.draw = np.random.default_rng(0).random
+
+    def __getitem__(self, index: int) -> float:
+        return float(self.draw())
+
+    def collate(self, items: list[float]) -> Any:
+        return self.draw()
+
+
+def collate(items: list[float], rng: Any = None) -> Any:
+    return rng.random()
+
+
+def enclosing() -> Any:
+    rng = np.random.default_rng(0)
+    return lambda items: rng.random()
+
+
+def seeded_alike(worker_id: int) -> None:
+    np.random.seed(42 + worker_id)
+
+
+def seeded_anew(worker_id: int) -> None:
+    np.random.seed(torch.initial_seed() % 2**32)
+
+
 def found(dataset: Any, **more: Any) -> str:
     loader: DataLoader[Any] = DataLoader(dataset, batch_size=2, **more)
     return describe(data, loader, "k#0", "k:1", 2, False).own_generator
@@ -155,6 +194,8 @@ def found(dataset: Any, **more: Any) -> str:
         (Global(), "SHARED"),
         (Shuffled(), ""),
         (ByMethod(), "ByMethod.rng"),
+        (Several(), "Several.rngs"),
+        (Method(), "Method.draw"),
         (Aware(), ""),
         (AwareByHelper(), ""),
         (Built(), ""),
@@ -176,3 +217,27 @@ def test_such_a_loader_gets_no_workers() -> None:
     machine = Machine(4, 16.0, 4.0, "cpu", "", "2.13", "3.11")
     with pytest.raises(NotApplicable, match=r"Augmented\.rng"):
         create("num_workers").candidates(machine, JobFacts(1, "cpu", facts, (), ()))
+
+
+def test_it_is_found_in_a_collate_function() -> None:
+    rng = np.random.default_rng(0)
+    bound = functools.partial(collate, rng=rng)
+    assert found(range(16), collate_fn=bound) == "collate.rng"
+    assert found(range(16), collate_fn=enclosing()) == "rng"
+    assert found(range(16), collate_fn=Method().collate) == "Method.draw"
+    assert found(range(16), collate_fn=functools.partial(collate, rng=None)) == ""
+
+
+def test_neither_does_one_whose_workers_are_seeded_alike_in_every_epoch() -> None:
+    """Without workers the function has no effect."""
+    machine = Machine(4, 16.0, 4.0, "cpu", "", "2.13", "3.11")
+    for function, name in ((seeded_alike, "seeded_alike"), (seeded_anew, ""), (print, "")):
+        loader: DataLoader[Any] = DataLoader(range(16), batch_size=2, worker_init_fn=function)
+        facts = describe(data, loader, "k#0", "k:1", 2, False)
+        assert facts.fixed_seeds == name
+        job = JobFacts(1, "cpu", facts, (), ())
+        if name:
+            with pytest.raises(NotApplicable, match=r"seeded_alike.*torch\.initial_seed"):
+                create("num_workers").candidates(machine, job)
+        else:
+            assert create("num_workers").candidates(machine, job)

@@ -211,6 +211,9 @@ class AutocastControl(Control):
             region.due = True
             self._finish()
 
+    def iterator_dropped(self, loader: TrackedLoader) -> None:
+        self.region.leave()
+
     def _finish(self) -> None:
         """Finish switching off. Inside the region only the thread that trains can, once it has left."""
         region = self.region
@@ -233,6 +236,8 @@ class AutocastControl(Control):
         self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Context | None:
         region, state, device = self.region, self.live.state, self.live.device
+        if not state.backwards and not self.live.every_optimizer():
+            return None  # a constructor calls a part of its model, to learn a size
         if not state.iterations and state.seen_gradless and not region.entered:
             # This may be the second half of a computation whose first half ran without autocast:
             # start with the next iteration.

@@ -24,6 +24,7 @@ SLOT = "_compiled_call_impl"
 # Patches dynamo must not trace. Suspending two of them and restoring them costs a compiled call
 # about 1 µs.
 TRACED = ("Module.__call__", "autocast.__enter__", "Tensor.to", "Tensor.cuda")
+OWN_USERS = 2  # of a parameter's storage
 OUTPUTS_KEPT = 64  # latest output tensors, to be copied out of a CUDA graph's memory
 
 
@@ -96,7 +97,7 @@ class EntryCall(SlotCall):
         trains = module.training or entry.trains_in_evaluation
         if gradless or not trains or not self._anything_trainable(module):
             with self._loop.evaluate(entry, args, gradless) or nullcontext():
-                return module._call_impl(*args, **kwargs)
+                return entry.in_own_layout(module._call_impl(*args, **kwargs))
         confined = self._loop.call_module(entry, args, kwargs)
         state.inside_entry = True
         try:
@@ -125,8 +126,8 @@ class Entry:
         # latest outputs of CUDA graphs
         self._outputs: deque[weakref.ref[Any]] = deque(maxlen=OUTPUTS_KEPT)
         self.shapes: set[tuple[Any, ...]] = set()  # of its inputs during warm-up
-        # parameters whose layout we changed
-        self._own_strides: dict[int, tuple[Any, tuple[int, ...]]] = {}
+        # parameters whose layout we changed, weakly, and the job's own strides
+        self._own_strides: dict[int, tuple[Callable[[], Any], tuple[int, ...]]] = {}
         self._channels_last = False
         self._hooks: list[Any] = []  # on the optimizers' state dicts, meanwhile
         self.called_gradless = False  # its latest call, in training mode
@@ -367,7 +368,8 @@ class Entry:
                     wanted is not None
                     and parameter.data.to(memory_format=wanted).stride() != parameter.stride()
                 ):
-                    self._own_strides[id(parameter)] = (parameter, tuple(parameter.stride()))
+                    own = weakref.ref(parameter), tuple(parameter.stride())
+                    self._own_strides[id(parameter)] = own
                     self._relay(parameter, lambda t, f=wanted: t.to(memory_format=f))
             for optimizer in self._live.every_optimizer():
                 self.optimizer_built(optimizer)
@@ -375,7 +377,7 @@ class Entry:
         self._channels_last = False
         while self._hooks:
             self._hooks.pop().remove()
-        for parameter, strides in self._own_strides.values():
+        for parameter, strides in self._relaid():
             self._relay(parameter, lambda t, s=strides: _with_strides(self._torch, t, s))
         self._own_strides.clear()
 
@@ -386,10 +388,24 @@ class Entry:
                 optimizer.register_load_state_dict_post_hook(self._lay_out_loaded),
             ]
 
+    def in_own_layout(self, result: Any) -> Any:
+        """What the module returns in evaluation, in the job's own layout: code that runs only there
+        (``view(-1)`` in a metric) may be out of reach of the trials.
+        """
+        if not self._channels_last:
+            return result
+        from torch.utils._pytree import tree_map_only
+
+        return tree_map_only(
+            self._torch.Tensor,
+            lambda t: t if self._format_of(t) is None or t.is_sparse else t.contiguous(),
+            result,
+        )
+
     def _movable(self) -> list[Any]:
         """Parameters with memory of their own. One that shares it with another tensor (a tied
-        weight, the flat tensor that the optimizer steps, that of other processes) would lose that
-        link if moved.
+        weight, the flat tensor that the optimizer steps, a state dict that the job keeps, that of
+        other processes) would lose that link if moved.
         """
         parameters = list(self.module.parameters())
         mine = {id(p) for p in parameters}
@@ -407,8 +423,20 @@ class Entry:
             for p in parameters
             if places[_memory(p)] == 1
             and _memory(p)[0] not in taken
+            and not self._shared(p)
             and (p.is_cuda or not p.is_shared())
         ]
+
+    def _relaid(self) -> list[tuple[Any, tuple[int, ...]]]:
+        """(parameter, the job's own strides) of those that still exist."""
+        found = ((reference(), strides) for reference, strides in self._own_strides.values())
+        return [(parameter, strides) for parameter, strides in found if parameter is not None]
+
+    def _shared(self, parameter: Any) -> bool:
+        """Whether another tensor, or a numpy array, uses its memory."""
+        users = getattr(self._torch._C, "_storage_Use_Count", None)
+        # the parameter's own, and that of the Python object that is asked
+        return users is not None and users(parameter.untyped_storage()._cdata) > OWN_USERS
 
     def _relay(self, parameter: Any, convert: Any) -> None:
         """Convert the layout of ``parameter``, its gradient and its optimizer state (momenta); the
@@ -437,7 +465,7 @@ class Entry:
 
     def _lay_out_loaded(self, optimizer: Any) -> None:
         """Give momenta from a checkpoint the layout of their parameters."""
-        for parameter, _ in self._own_strides.values():
+        for parameter, _ in self._relaid():
             if parameter in optimizer.state:
                 optimizer.state[parameter] = self._with_layout(
                     optimizer.state[parameter], parameter, parameter.stride()

@@ -6,9 +6,9 @@
               batch_given        evaluated        backward_arguments    iteration_ending
               epoch_ended                         backward_ended        iteration_ended
 
-and occasionally: epoch_started, workers_ending, workers_ended, other_evaluated, device_found,
-loader_built, optimizer_built, stepping_changed, manual_step, started_over, metric_told, closure_called,
-backward_failed, step_failed.
+and occasionally: epoch_started, iterator_dropped, workers_ending, workers_ended, other_evaluated,
+device_found, loader_built, optimizer_built, stepping_changed, manual_step, started_over, metric_told,
+closure_called, backward_failed, step_failed.
 
 A listener overrides the methods of the events it needs; the other events cost nothing. Listeners
 are called in the order they were added (loss scaling comes first). An exception in one stops the
@@ -81,6 +81,10 @@ class Listener:
 
     def epoch_ended(self, loader: TrackedLoader) -> None:
         """``loader`` is exhausted."""
+
+    def iterator_dropped(self, loader: TrackedLoader) -> None:
+        """The job dropped the iterator that gave the latest batch: its loop has ended, perhaps by
+        ``return`` or an exception."""
 
     def workers_ending(self, loader: TrackedLoader) -> None:
         """The job dropped an iterator of ``loader`` before its end; its workers now shut down."""
@@ -163,6 +167,7 @@ class Events:
     batch_given: tuple[Callable[[GivenBatch], None], ...]
     epoch_started: tuple[Callable[[TrackedLoader], None], ...]
     epoch_ended: tuple[Callable[[TrackedLoader], None], ...]
+    iterator_dropped: tuple[Callable[[TrackedLoader], None], ...]
     workers_ending: tuple[Callable[[TrackedLoader], None], ...]
     workers_ended: tuple[Callable[[TrackedLoader], None], ...]
     module_called: tuple[Callable[[Entry, tuple[Any, ...], dict[str, Any]], Context | None], ...]

@@ -17,6 +17,7 @@ from autotune_trials.agent.patches import (
     loader,
     optimizer,
     process,
+    safetensors,
     scripting,
     seeds,
     settings,
@@ -37,8 +38,11 @@ def install(agent: Agent) -> None:
         stack_dump.install_stack_dump(SessionPaths(Path(config.directory)))
         cuda_graphs.install(patches, torch, loop)
         settings.install(patches, torch, agent.knobs, traits, agent.sites)
-    if agent.mode.measures or any(knob.name == "amp_dtype" for knob in config.knobs):
+    held = {knob.name for knob in config.knobs}
+    if agent.mode.measures or "amp_dtype" in held:
         backward.install_grad(patches, torch, loop, traits)
+    if agent.mode.measures or "channels_last" in held:
+        safetensors.install(patches)
     if config.seed is not None:
         seeds.install(patches, torch, config.seed)
     backward.install(patches, torch, loop, traits)

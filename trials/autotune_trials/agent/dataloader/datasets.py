@@ -13,7 +13,8 @@ from itertools import islice
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-_MARKS = frozenset({"get_worker_info", "_worker_info", "split_by_worker", "sharding_filter"})
+_ASKS = frozenset({"get_worker_info", "_worker_info"})
+_SPLITS = frozenset({"split_by_worker", "sharding_filter"})
 _ENTRIES = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
 _SEEDING = frozenset({"seed", "manual_seed"})
 _STORES = frozenset({"STORE_ATTR", "STORE_GLOBAL"})
@@ -29,9 +30,11 @@ _HASHED_BYTES = 1 << 20  # of an array; a larger one is compared at _PLACES
 _PLACES = 4096
 
 
-def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
-    """Whether the code of ``dataset`` or ``worker_init_fn`` refers to ``get_worker_info``: then
-    several workers share the data; otherwise each would deliver all of it.
+def shards(dataset: Any, worker_init_fn: Any = None, asked: bool = False) -> bool:
+    """Whether the code of ``dataset`` or ``worker_init_fn`` refers to ``get_worker_info`` and to the
+    number of workers: then several workers share the data; otherwise each would deliver all of it,
+    as where they only derive a seed. ``asked``: it was seen to call ``get_worker_info``, which
+    decides if no code that does so is found.
 
     Searches the methods of its classes, the functions and classes they name, and the objects it
     wraps. The code is read, not run, so a dataset that shards in a way not seen here counts as not
@@ -39,6 +42,7 @@ def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
     """
     pending: list[Any] = [dataset] if worker_init_fn is None else [dataset, worker_init_fn]
     visited: set[int] = set()
+    asks = counts = False
     while pending and len(visited) < _SCANS:
         item = pending.pop()
         item = getattr(item, "__func__", item)
@@ -48,7 +52,10 @@ def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
         code = getattr(item, "__code__", None)
         if isinstance(code, CodeType):
             names = _names(code)
-            if names & _MARKS:
+            if names & _SPLITS:
+                return True
+            asks, counts = asks or bool(names & _ASKS), counts or "num_workers" in names
+            if asks and counts:
                 return True
             scope = getattr(item, "__globals__", {})
             pending += [scope[name] for name in names if _worth_a_look(scope.get(name))]
@@ -80,7 +87,7 @@ def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
                 if _worth_a_look(part) or hasattr(part, "__dict__")
             ]
             pending += [part for part in vars(item).values() if isinstance(part, (list, tuple))]
-    return False
+    return asked and not asks
 
 
 def own_generator(loader: Any) -> str:
@@ -91,6 +98,20 @@ def own_generator(loader: Any) -> str:
     where the job's own process draws on and on. Code is read, not run.
     """
     return _found_in(loader, _generator)
+
+
+def fixed_seeds(loader: Any) -> str:
+    """The name of a ``worker_init_fn`` that gives workers the same seeds in every epoch; "" if there
+    is none. It has no effect in a job without workers.
+    """
+    function = loader.worker_init_fn
+    function = function.func if isinstance(function, functools.partial) else function
+    code = getattr(function, "__code__", None)
+    if not isinstance(code, CodeType):
+        return ""
+    names = _names(code)
+    changes = names & (_WORKER_AWARE | {"get_state", "time", "time_ns", "urandom", "epoch"})
+    return "" if changes or not names & _SEEDING else str(getattr(function, "__name__", ""))
 
 
 def _found_in(loader: Any, look: Callable[[Iterable[Any]], str]) -> str:
@@ -118,15 +139,18 @@ def _parts(*roots: Any) -> Iterator[Any]:
 def _generator(parts: Iterable[Any]) -> str:
     kinds, found = _kinds(), ""
     for item in parts:
-        held, drawn, seeded = getattr(item, "__dict__", {}), dict[str, str](), set[str]()
+        owner = item.__self__ if isinstance(item, MethodType) else item
+        held, drawn, seeded = _own_values(owner), dict[str, str](), set[str]()
+        label = getattr(getattr(owner, "func", owner), "__name__", type(owner).__name__)
         for function in _fetching(item):
-            names = _names(function.__code__)
+            names = _names(function.__code__) | set(function.__code__.co_freevars)
             if names & _WORKER_AWARE:
                 return ""
+            enclosed = _enclosed(function)
             generators = {
-                name: f"{type(item).__name__}.{name}" if name in held else name
-                for name in names
-                if _is_generator(held.get(name, function.__globals__.get(name)), kinds)
+                name: f"{label}.{name}" if name in held else name
+                for name in (names | held.keys() if isinstance(item, functools.partial) else names)
+                if _draws(held.get(name, enclosed.get(name, function.__globals__.get(name))), kinds)
             }
             drawn |= generators
             if names & _SEEDING:
@@ -161,10 +185,19 @@ def _open_file(parts: Iterable[Any]) -> str:
         )
         if names & _WORKER_AWARE or "getpid" in names:
             return ""
-        for name, value in getattr(item, "__dict__", {}).items():
-            if name in names and _reads_from_place(value, readers, bool(names & _READS)):
-                found = found or f"{type(item).__name__}.{name}"
+        codes = [m for m in methods.values() if isinstance(m, FunctionType)]
+        read = {name: m.__globals__.get(name) for m in codes for name in _globals_read(m.__code__)}
+        kept = {f"{type(item).__name__}.{n}": v for n, v in _own_values(item).items() if n in names}
+        for name, value in {**kept, **read}.items():
+            if any(_reads_from_place(v, readers, bool(names & _READS)) for v in _files(value)):
+                found = found or name
     return found
+
+
+def _files(value: Any) -> list[Any]:
+    """``value``, or what a list or dict holds; of a named temporary file the file itself."""
+    values = [*_held_by(value)] if isinstance(value, (list, tuple, dict)) else [value]
+    return [v.file if type(v).__name__ == "_TemporaryFileWrapper" else v for v in values]
 
 
 def _reads_from_place(value: Any, readers: tuple[type, ...], read: bool) -> bool:
@@ -194,7 +227,9 @@ def _methods(kind: type) -> dict[str, Any]:
 
 def _fetching(item: Any) -> list[Any]:
     """The functions that run when a sample is fetched from ``item``, or it is called."""
-    methods = {} if hasattr(item, "__code__") else _methods(type(item))
+    item = item.func if isinstance(item, functools.partial) else item
+    owner = item.__self__ if isinstance(item, MethodType) else item
+    methods = {} if hasattr(owner, "__code__") else _methods(type(owner))
     found: list[Any] = [item]
     if not hasattr(item, "__code__"):
         found = [methods.get(name) for name in _ENTRIES]
@@ -227,8 +262,24 @@ def _stored(code: CodeType) -> frozenset[str]:
     return frozenset(names.union(*inner))
 
 
-def _is_generator(value: Any, kinds: tuple[type, ...]) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, random.SystemRandom)
+def _own_values(item: Any) -> dict[str, Any]:
+    """The attributes of ``item``, or the arguments bound in a ``functools.partial``, by name."""
+    if isinstance(item, functools.partial):
+        return {**{str(n): value for n, value in enumerate(item.args)}, **item.keywords}
+    return getattr(item, "__dict__", {})
+
+
+def _enclosed(function: Any) -> dict[str, Any]:
+    """What a closure encloses, by name."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    return {name: cell.cell_contents for name, cell in cells if _filled(cell)}
+
+
+def _draws(value: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether ``value`` is a random generator, a method of one, or a list or dict with one."""
+    values = [value, *_held_by(value)] if isinstance(value, (list, tuple, dict)) else [value]
+    values = [getattr(v, "__self__", v) for v in values]
+    return any(isinstance(v, kinds) and not isinstance(v, random.SystemRandom) for v in values)
 
 
 def _kinds() -> tuple[type, ...]:
@@ -379,6 +430,8 @@ def _held_by(item: Any) -> Iterable[Any]:
         return islice(item.values(), _PARTS)
     if isinstance(item, (type, type(sys))):
         return ()
+    if isinstance(item, functools.partial):
+        return (item.func, *item.args, *item.keywords.values())
     return tuple(getattr(item, "__dict__", {}).values())
 
 
@@ -386,8 +439,6 @@ def _used_by(item: Any) -> Iterable[Any]:
     """As :func:`_held_by`; of a method only the attributes that it names (its object may be the
     whole trainer), of a closure only what is no object, or which object it is.
     """
-    if isinstance(item, functools.partial):
-        return (item.func, *item.args, *item.keywords.values())
     if isinstance(item, MethodType) and isinstance(item.__func__, FunctionType):
         held = getattr(item.__self__, "__dict__", {})
         return tuple(held[name] for name in _names(item.__func__.__code__) if name in held)

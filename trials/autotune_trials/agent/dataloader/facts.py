@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from autotune_spaces.facts import LoaderFacts
-from autotune_trials.agent.dataloader.datasets import open_file, own_generator, shards
+from autotune_trials.agent.dataloader.datasets import fixed_seeds, open_file, own_generator, shards
 from autotune_trials.agent.dataloader.index_stream import batches_in
 from autotune_trials.agent.facts.source_calls import OURS, local_variables
 from autotune_trials.agent.loop.batches import Weight
@@ -122,7 +122,7 @@ def describe(
     except Exception:
         samples = None
     own_sampler = loader.batch_sampler is not None and not rebatches(data, loader)
-    sharding = not iterable or asked_worker_info or shards(loader.dataset, loader.worker_init_fn)
+    sharding = not iterable or shards(loader.dataset, loader.worker_init_fn, asked_worker_info)
     return LoaderFacts(
         dataset=type(loader.dataset).__name__,
         site=site,
@@ -140,6 +140,7 @@ def describe(
         worker_sharding=sharding,
         starts_anew=starts_anew(loader.multiprocessing_context),
         own_generator=own_generator(loader),
+        fixed_seeds=fixed_seeds(loader),
         open_file=open_file(loader),
         rank_samples=_sampled(data, loader),
         batch_mib=batch.bytes / 2**20,

@@ -22,7 +22,7 @@ from autotune_spaces.facts import LoaderFacts
 from autotune_trials.agent.core.events import Events
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.dataloader.control import TrainingLoaderControl
-from autotune_trials.agent.dataloader.datasets import open_file, own_generator, shards
+from autotune_trials.agent.dataloader.datasets import fixed_seeds, open_file, own_generator, shards
 from autotune_trials.agent.dataloader.facts import (
     Settings,
     describe,
@@ -344,6 +344,11 @@ class LoaderHooks:
                 return f"each worker would re-run the whole training script: {why}"
             if generator := own_generator(template):
                 return f"every worker would draw the same random numbers from {generator}"
+            if function := fixed_seeds(template):
+                return (
+                    f"the job's worker_init_fn ({function}) would give the workers the same seeds"
+                    " in every epoch"
+                )
             if file := open_file(template):
                 return (
                     f"all workers would share the position in {file}, which the dataset keeps open"
@@ -352,11 +357,11 @@ class LoaderHooks:
             max(want.num_workers, 1) != max(own.num_workers, 1)
             and is_iterable(self.data, template)
             and state.key != self._searched
-            and not (state.asked_worker_info or shards(template.dataset, template.worker_init_fn))
+            and not shards(template.dataset, template.worker_init_fn, state.asked_worker_info)
         ):
             return (
-                f"{type(template.dataset).__name__} is an IterableDataset that does not call"
-                " get_worker_info(): every worker would read every sample"
+                f"{type(template.dataset).__name__} is an IterableDataset that does not split its"
+                " data by get_worker_info(): every worker would read every sample"
             )
         return ""
 

@@ -424,9 +424,14 @@ class SwitchableIterator:
 
     def __del__(self) -> None:
         try:
-            if self._process == os.getpid() and self.source is not None:
+            if self._process != os.getpid():
+                return
+            hooks = self._hooks
+            if hooks.last is self.mark:
+                hooks.tell(hooks.events.iterator_dropped, self._state)
+            if self.source is not None:
                 self._park()
-                self._hooks.end_dropped(self._state, self.source)
+                hooks.end_dropped(self._state, self.source)
         except Exception:
             # the interpreter is shutting down; torch's own iterator handles that itself
             pass

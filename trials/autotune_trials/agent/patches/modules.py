@@ -20,11 +20,12 @@ NAMES = ("Module.__call__", "autocast.__enter__")
 def install(patches: PatchSet, torch: Any, watch: ModuleWatch) -> None:
     """Watch top-level module calls, and autocast regions the job enters itself."""
     inside = threading.local()
+    traced = torch.compiler.is_dynamo_compiling  # a function of the job's own, that calls modules
 
     def make_call(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if not patch.active or getattr(inside, "module", False):
+            if traced() or not patch.active or getattr(inside, "module", False):
                 return original(self, *args, **kwargs)
             watch.on_module(self)
             inside.module = True
@@ -38,7 +39,7 @@ def install(patches: PatchSet, torch: Any, watch: ModuleWatch) -> None:
     def make_enter(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def __enter__(self: Any) -> Any:
-            if patch.active:
+            if not traced() and patch.active:
                 watch.on_autocast(self)
             return original(self)
 

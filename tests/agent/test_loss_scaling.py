@@ -206,15 +206,37 @@ def test_gradients_stay_true_where_backward_raises_and_the_job_goes_on() -> None
             raise RuntimeError("out of memory")
 
     parameter = torch.nn.Parameter(torch.ones(3))
-    live = SimpleNamespace(every_optimizer=lambda: [torch.optim.SGD([parameter], lr=1.0)])
-    events = Events()
-    loop = TrainingLoop(events, LoopState(), pytest.fail, lambda *_: None)
+    events, state = Events(), LoopState()
+    live = job(parameter, state)
+    loop = TrainingLoop(events, state, pytest.fail, lambda *_: None)
     events.listen(LossScaling(live, LossScaler(torch)))  # type: ignore[arg-type]
     parameter.sum().backward()
     broken = Breaks.apply(parameter).sum()
+    state.training_called = True
     scaled, _ = loop.start_backward(broken, None)
     assert parameter.grad is not None and float(parameter.grad[0]) == INITIAL_SCALE
     with pytest.raises(RuntimeError, match="out of memory") as raised:
         scaled.backward()
     loop.fail_backward(raised.value)
     assert parameter.grad.tolist() == [1.0, 1.0, 1.0]
+
+
+def job(parameter: torch.nn.Parameter, state: LoopState) -> SimpleNamespace:
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    return SimpleNamespace(every_optimizer=lambda: [optimizer], entries=[object()], state=state)
+
+
+def test_gradients_that_an_evaluation_takes_of_its_inputs_are_true() -> None:
+    """No optimizer has them: nothing would unscale them."""
+    parameter, x = torch.nn.Parameter(torch.ones(3)), torch.ones(3, requires_grad=True)
+    events, state = Events(), LoopState()
+    loop = TrainingLoop(events, state, pytest.fail, lambda *_: None)
+    events.listen(LossScaling(job(parameter, state), LossScaler(torch)))  # type: ignore[arg-type]
+    for training in (True, False):
+        state.training_called = training
+        x.grad = parameter.grad = None
+        scaled, _ = loop.start_backward((parameter * x).sum(), None)
+        scaled.backward()
+        loop.end_backward()
+        assert parameter.grad.tolist() == [1.0] * 3
+        assert x.grad.tolist() == [INITIAL_SCALE if training else 1.0] * 3

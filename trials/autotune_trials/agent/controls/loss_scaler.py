@@ -17,17 +17,26 @@ GROWTH_INTERVAL = 2000
 
 
 class LossScaling(Listener):
-    """Applies the scaler at the loop's events while the job is set to train in float16."""
+    """Applies the scaler at the loop's events while the job is set to train in float16.
+
+    Not to a backward without a training call since the last step: an evaluation takes gradients of
+    its inputs, which no optimizer would unscale.
+    """
 
     def __init__(self, live: LiveJobControl, scaler: LossScaler) -> None:
         self.live, self.scaler = live, scaler
+        self._scaled = False  # the latest backward
 
     def backward_arguments(self, tensors: Any, gradients: Any) -> tuple[Any, Any]:
+        self._scaled = self.live.state.training_called or not self.live.entries
+        if not self._scaled:
+            return tensors, gradients
         self.scaler.before_backward(self.live.every_optimizer())
         return self.scaler.scaled(tensors, gradients)
 
     def backward_ended(self) -> None:
-        self.scaler.after_backward(self.live.every_optimizer())
+        if self._scaled:
+            self.scaler.after_backward(self.live.every_optimizer())
 
     def backward_failed(self) -> None:
         self.backward_ended()  # the job may go on with the gradients there are

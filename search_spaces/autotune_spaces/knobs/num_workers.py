@@ -70,9 +70,11 @@ class NumWorkers(LoaderArgument):
             " which every worker would have the same copy, or an open file, whose position all"
             " workers would share; if the job's worker_init_fn seeds the workers alike in every"
             " epoch; or if an epoch of an IterableDataset would have another number of batches."
-            " Workers read the dataset as it is when an epoch begins: if the"
-            " loop itself changes it (a replay buffer, hard examples), leave this knob out of the"
-            " search space."
+            " Each worker has its own copy of the dataset, made when an epoch begins: if the loop or"
+            " fetching itself changes it (a replay buffer, hard examples, a counter that anneals the"
+            " augmentation), leave this knob out of the search space. The sampler runs ahead of the"
+            " training by the batches that workers prefetch, also in a checkpoint that saves its"
+            " position."
         ),
         source=(
             "https://docs.pytorch.org/docs/stable/data.html#single-and-multi-process-data-loading"

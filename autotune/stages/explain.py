@@ -264,6 +264,11 @@ def _device_name(observation: Observation) -> str:
     return observation.machine.device_name if observation.job.device == "cuda" else ""
 
 
+def _device(observation: Observation) -> str:
+    index = observation.machine.device_index
+    return f"cuda:{index}" if observation.job.device == "cuda" and index else observation.job.device
+
+
 def measured_peaks(
     context: RunContext, observation: Observation, configs: Iterable[Config], again: bool = False
 ) -> tuple[Peak, ...]:
@@ -277,7 +282,7 @@ def measured_peaks(
     ]
     try:
         measured = context.executor.measure_peaks(
-            max(t for t in threads if isinstance(t, int)), observation.job.device, again
+            max(t for t in threads if isinstance(t, int)), _device(observation), again
         )
     except SessionFailed as failure:
         context.stop.check_after(failure.kind)

@@ -28,6 +28,7 @@ class Machine:
     # those that knobs check, e.g. "avx512_bf16", "amx_bf16"
     cpu_flags: frozenset[str] = frozenset()
     device_count: int = 0
+    device_index: int = 0  # of the GPU trained on, among those visible
     device_memory_gib: float = 0.0
     compute_capability: tuple[int, ...] = ()
     cuda_version: str = ""
@@ -171,6 +172,7 @@ class JobFacts:
     double_precision: bool = False  # all trained parameters are float64
     # gradient tensors survive from step to step: zero_grad(set_to_none=False)
     keeps_gradients: bool = False
+    keeps_outputs: bool = False  # outputs of a model outlive the next iteration
     matmul_precision: str = "highest"
     cudnn_benchmark: bool = False
     cudnn_benchmark_limit: int = 10

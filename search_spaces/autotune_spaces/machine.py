@@ -138,10 +138,10 @@ def cxx_compiler() -> str:
 
 
 def _cuda(torch: Any, device: Any) -> dict[str, Any]:
-    properties = torch.cuda.get_device_properties(
-        torch.cuda.current_device() if device is None else device
-    )
+    index = torch.cuda.current_device() if device is None else device.index or 0
+    properties = torch.cuda.get_device_properties(index)
     return {
+        "device_index": index,
         "device": "cuda",
         "device_name": properties.name,
         "device_count": torch.cuda.device_count(),

@@ -80,6 +80,10 @@ class Cuda:
         finally:
             self.streams[stream.index] = before
 
+    @contextmanager
+    def device(self, device: Any) -> Any:
+        yield
+
     def synchronize(self, device: Any = None) -> None:
         self.note("synchronize", device)
 
@@ -117,6 +121,7 @@ def install(seen: Any = lambda: None) -> Cuda:
         "is_initialized",
         "is_current_stream_capturing",
         "stream",
+        "device",
     ):
         setattr(torch.cuda, name, getattr(cuda, name))
     torch.cuda.Stream = lambda device: Stream(device.index)  # type: ignore[assignment,misc]

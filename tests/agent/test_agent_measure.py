@@ -266,6 +266,15 @@ def test_a_hot_column_does_not_hide_the_rest_of_the_gradient() -> None:
     assert distance(a, b) == pytest.approx(200.0 * math.sqrt(400), rel=0.1)
 
 
+def test_a_gradient_in_channels_last_is_sketched_like_any_other() -> None:
+    import torch
+
+    (p,) = parameters([(8, 4, 3, 3)])
+    plain = sketch_of([p])
+    p.grad = p.grad.to(memory_format=torch.channels_last)
+    assert plain and sketch_of([p]) == pytest.approx(plain)
+
+
 def test_sparse_and_unusual_gradients_are_sketched_or_left_out() -> None:
     import torch
 

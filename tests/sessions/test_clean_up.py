@@ -304,3 +304,25 @@ def test_signals_are_handed_to_the_job_as_they_were(make_session, tmp_path):
         """)
     wait_for(lambda: (tmp_path / "signals").exists() and (tmp_path / "signals").read_text())
     assert (tmp_path / "signals").read_text() == ".set()"
+
+
+def test_a_process_whose_further_threads_still_run_is_not_gone() -> None:
+    """A zombie by its first thread: a GPU's driver may still be closing its files."""
+    code = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code])
+    try:
+        wait_for(lambda: _state(process.pid) == "Z", 20.0)
+        assert procfs.alive(process.pid) and process.pid in procfs.descendants(os.getpid())
+        process.kill()
+        wait_for(lambda: not procfs.alive(process.pid), 20.0)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

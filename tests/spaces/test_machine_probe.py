@@ -33,11 +33,9 @@ def test_this_machine() -> None:
 def test_the_gpu_is_the_one_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Simulates a machine with two GPUs, of which the first is the current one."""
     cards: dict[object, SimpleNamespace] = {
-        0: SimpleNamespace(name="small", total_memory=2**30, major=8, minor=0)
+        0: SimpleNamespace(name="small", total_memory=2**30, major=8, minor=0),
+        1: SimpleNamespace(name="large", total_memory=80 * 2**30, major=9, minor=0),
     }
-    cards[torch.device("cuda", 1)] = SimpleNamespace(
-        name="large", total_memory=80 * 2**30, major=9, minor=0
-    )
     for name, answer in {
         "is_available": lambda: True,
         "current_device": lambda: 0,
@@ -52,6 +50,7 @@ def test_the_gpu_is_the_one_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
         80.0,
         (9, 0),
     )
+    assert found.device_index == 1
 
 
 def test_affinity_counts() -> None:

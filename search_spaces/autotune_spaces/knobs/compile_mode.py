@@ -59,7 +59,8 @@ class CompileMode(Knob):
             " or eight blocks that each use a different constant (stochastic depth),"
             " torch stops compiling and runs the rest uncompiled. CUDA graphs are ruled"
             " out for jobs that accumulate gradients, or keep them between steps"
-            " (set_to_none=False): each replay overwrites the previous gradients. Forward hooks"
+            " (set_to_none=False): each replay overwrites the previous gradients, and outputs that"
+            " the job keeps beyond the next step without clone(). Forward hooks"
             " that the job adds to submodules later in the training are not called: torch.compile"
             " does not look for them."
         ),
@@ -125,6 +126,11 @@ class CompileMode(Knob):
                 f"{value} replays CUDA graphs, which overwrite gradients that are still"
                 f" being accumulated (the job runs backward {job.backwards_per_step:g}"
                 " times per step)"
+            )
+        if job.keeps_outputs:
+            return (
+                f"{value} replays CUDA graphs, which overwrite the model's outputs, and the job"
+                " keeps them beyond the next step"
             )
         if job.keeps_gradients:
             return (

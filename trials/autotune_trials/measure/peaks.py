@@ -250,9 +250,7 @@ def main(words: list[str] | None = None) -> None:
         description="Measure this machine's peak performance; prints JSON.",
     )
     parser.add_argument("--threads", type=int, default=0, help="torch threads; 0: torch's default")
-    parser.add_argument(
-        "--device", choices=("", "cpu", "cuda"), default="", help="default: cuda if available"
-    )
+    parser.add_argument("--device", default="", help="cpu, cuda or cuda:1; default: a GPU if any")
     parser.add_argument(
         "--fresh",
         action="store_true",
@@ -264,7 +262,10 @@ def main(words: list[str] | None = None) -> None:
 
     from autotune_trials.measure.machine_load import between, snapshot
 
-    device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    wanted = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device, _, index = wanted.partition(":")
+    if index:
+        torch.cuda.set_device(int(index))
     if given.threads > 0:
         torch.set_num_threads(given.threads)
     of = fingerprint(torch, device)

@@ -13,6 +13,7 @@ torch's recording of Python frames and memory may corrupt the memory of its proc
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from typing import Any
 
 STACK_STEPS = 3  # iterations with Python frames, for people to look at
@@ -23,9 +24,12 @@ class ProfileWindow:
     ``autotune::<phase>``.
     """
 
-    def __init__(self, torch: Any, path: str, stacks: bool = False) -> None:
-        """``path``: path of the trace, ending in .json.gz. ``stacks``: record Python frames."""
+    def __init__(self, torch: Any, path: str, stacks: bool = False, device: Any = None) -> None:
+        """``path``: path of the trace, ending in .json.gz. ``stacks``: record Python frames.
+        ``device``: the GPU that the job trains on, for whose work the profiler waits.
+        """
         self.path = path
+        self._on_device = torch.cuda.device(device) if device is not None else nullcontext()
         profiler = torch.profiler
         activities = [profiler.ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
@@ -41,7 +45,8 @@ class ProfileWindow:
         )
 
     def start(self) -> None:
-        self._profile.start()
+        with self._on_device:
+            self._profile.start()
 
     def step(self) -> None:
         """Mark the end of an iteration in the trace (``ProfilerStep#n``)."""
@@ -49,7 +54,8 @@ class ProfileWindow:
 
     def stop(self) -> str:
         """End the window and write the trace; returns its path."""
-        self._profile.stop()
+        with self._on_device:
+            self._profile.stop()
         temporary = f"{self.path[: -len('.json.gz')]}.{os.getpid()}.json.gz"
         self._profile.export_chrome_trace(temporary)  # may be called once only
         os.replace(temporary, self.path)

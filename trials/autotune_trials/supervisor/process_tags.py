@@ -15,7 +15,7 @@ import zlib
 from autotune_trials.supervisor.procfs import alive, all_pids, send, stat_of
 
 MARK_VARIABLE = "AUTOTUNE_MARK"
-SWEEP_S = 5.0
+SWEEP_S = 60.0  # at most, until killed processes are gone: a GPU's driver may take a while
 
 
 def new_mark() -> str:

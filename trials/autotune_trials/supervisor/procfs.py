@@ -11,7 +11,8 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 def stat_of(pid: int) -> tuple[str, int, int, float, float] | None:
     """(state, parent pid, start time in ticks since boot, own CPU seconds, CPU seconds of reaped
-    children) of a process; None if it is gone.
+    children) of a process; None if it is gone. A zombie with further threads is not: they still
+    close its files, which takes a GPU's driver a while.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -20,8 +21,11 @@ def stat_of(pid: int) -> tuple[str, int, int, float, float] | None:
     except OSError:
         return None
     hertz = os.sysconf("SC_CLK_TCK")
+    state = fields[0].decode()
+    if state == "Z" and int(fields[17]) > 1:
+        state = "D"
     own, waited = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
-    return fields[0].decode(), int(fields[1]), int(fields[19]), own / hertz, waited / hertz
+    return state, int(fields[1]), int(fields[19]), own / hertz, waited / hertz
 
 
 def all_pids() -> list[int]:

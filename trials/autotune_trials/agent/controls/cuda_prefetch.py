@@ -93,7 +93,8 @@ class Prefetch:
         if self._stream is None:
             self._stream = torch.cuda.Stream(device)
         move = self._live.patches["Tensor.to"].original
-        with torch.cuda.stream(self._stream):
+        # leaving a stream sets the device it began on, and makes a context there
+        with torch.cuda.device(device), torch.cuda.stream(self._stream):
             copies = [move(tensor, device, non_blocking=True) for tensor in pinned]
             done = torch.cuda.Event()
             done.record(self._stream)

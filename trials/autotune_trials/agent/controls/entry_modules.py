@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
 
 SLOT = "_compiled_call_impl"
-# Patches dynamo must not trace. Suspending two of them and restoring them costs a compiled call
-# about 1 µs.
-TRACED = ("Module.__call__", "autocast.__enter__", "Tensor.to", "Tensor.cuda")
+# Patches dynamo must not trace. Those of ``Tensor`` stay: writing to that class in every compiled
+# call would cost all later look-ups in it, and they let fake tensors through.
+TRACED = ("Module.__call__", "autocast.__enter__")
 OWN_USERS = 2  # of a parameter's storage
 OUTPUTS_KEPT = 64  # latest output tensors, to be copied out of a CUDA graph's memory
+RECORDED = 3  # calls until a CUDA graph has been warmed up, recorded and replayed
 
 
 class SlotCall:
@@ -120,7 +121,9 @@ class Entry:
         self._live, self._torch = live, live.torch
         self._call: Any = lambda: None  # weak reference to our object in the slot
         self._mode: str | None = None
-        self._proven = False  # the compiled forward has worked once
+        self._worked = 0  # calls of the compiled forward that have worked
+        # (iteration, storages) of its latest outputs during warm-up
+        self._past: deque[tuple[int, list[Any]]] = deque(maxlen=OUTPUTS_KEPT)
         self._graphs_before = 0
         self._blocks: list[weakref.ref[Any]] = []  # blocks compiled one by one
         # latest outputs of CUDA graphs
@@ -196,7 +199,10 @@ class Entry:
             args = tuple(self._laid_out(a) for a in args)
             kwargs = {k: self._laid_out(v) for k, v in kwargs.items()}
         if self._mode is None:
-            return module._call_impl(*args, **kwargs)
+            result = module._call_impl(*args, **kwargs)
+            if self._live.state.iterations < self._live.config.warmup_steps:
+                self._note_past(module, (args, kwargs), result)
+            return result
         with self._live.patches.suspended(*TRACED):
             return self._compiled_run(args, kwargs)
 
@@ -214,8 +220,11 @@ class Entry:
         try:
             result = self._call().compiled(*args, **kwargs)
         except Exception as error:
-            if is_out_of_memory(error) or (self._proven and not _is_compilers(error)):
+            proven = self._worked >= (RECORDED if self._mode in CUDA_GRAPHS else 1)
+            if is_out_of_memory(error) or (proven and not _is_compilers(error)):
                 raise
+            self.take_out_of_graphs()
+            sys.modules["torch._dynamo"].reset()  # frees the memory of graphs
             mode, self._mode, self._call().compiled = self._mode, None, None
             self._free_blocks()
             self._keep_random_stream(False)
@@ -223,7 +232,7 @@ class Entry:
                 f"compile_mode: {mode}: {type(error).__name__}: {str(error)[:300]}"
             )
             return self.module._call_impl(*args, **kwargs)
-        self._proven = True
+        self._worked += 1
         if self._mode in CUDA_GRAPHS:
             self._note_outputs(result)
         return result
@@ -233,6 +242,30 @@ class Entry:
 
         tensors = (x for x in tree_leaves(result) if isinstance(x, self._torch.Tensor))
         self._outputs.extend(weakref.ref(x) for x in tensors)
+
+    def _note_past(self, module: Any, inputs: Any, result: Any) -> None:
+        """Note the storages of ``result`` that are new, to see later whether the job keeps them."""
+        from torch.multiprocessing.reductions import StorageWeakRef
+        from torch.utils._pytree import tree_leaves
+
+        try:
+            tensor = self._torch.Tensor
+            known = [*module.parameters(), *module.buffers(), *tree_leaves(inputs)]
+            old = {_memory(t)[0] for t in known if isinstance(t, tensor)}
+            made = [t.untyped_storage() for t in tree_leaves(result) if isinstance(t, tensor)]
+            references = [StorageWeakRef(s) for s in made if s._cdata not in old]
+            self._past.append((self._live.state.iterations, references))
+        except Exception:  # tensors without a storage of their own
+            log.write_exception("outputs")
+
+    def keeps_outputs(self) -> bool:
+        """Whether an output of an iteration before the last still exists: a replayed CUDA graph
+        would overwrite it.
+        """
+        before = self._live.state.iterations - 1
+        return any(
+            not reference.expired() for at, refs in self._past if at < before for reference in refs
+        )
 
     def note_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the shapes of the tensors it is called with."""
@@ -259,7 +292,7 @@ class Entry:
             # serve another.
             torch._dynamo.reset()
         self._free_blocks()
-        call, self._mode, self._proven = self._call(), mode, False
+        call, self._mode, self._worked = self._call(), mode, 0
         if call is None:
             self._mode = mode = None  # the job has put something of its own in the slot
         else:

@@ -27,7 +27,7 @@ class Profiling:
         self._profiler = (
             CaptureWindow(agent.torch, agent.live.cuda)
             if config.capture
-            else ProfileWindow(agent.torch, str(path), config.stacks)
+            else ProfileWindow(agent.torch, str(path), config.stacks, agent.live.cuda)
         )
 
     def start(self) -> None:

@@ -115,6 +115,7 @@ def job_facts(agent: Agent) -> JobFacts:
         or any(map(_hooked, live.parameters())),
         double_precision=_dtypes(agent) == {torch.float64},
         keeps_gradients=agent.traits.keeps_gradients,
+        keeps_outputs=any(entry.keeps_outputs() for entry in agent.live.entries),
         matmul_precision=_matmul_precision(torch),
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark),
         cudnn_benchmark_limit=_benchmark_limit(torch),

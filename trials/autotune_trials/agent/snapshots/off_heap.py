@@ -30,7 +30,8 @@ def copy(torch: Any, tensor: Any, dtype: Any = None) -> Any:
         or not PRIVATE
         or source.layout != torch.strided
     ):
-        return source.to(dtype or source.dtype, copy=True)
+        whole = {"memory_format": torch.contiguous_format} if source.layout == torch.strided else {}
+        return source.to(dtype or source.dtype, copy=True, **whole)
     room = torch.frombuffer(mmap.mmap(-1, n_bytes, **PRIVATE), dtype=dtype or source.dtype)
     return room.view(source.shape).copy_(source)
 

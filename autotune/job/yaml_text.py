@@ -30,7 +30,11 @@ class _Dumper(yaml.SafeDumper):
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     # PyYAML knows only YAML 1.1, where 08 and 1e-4 are text
     style = '"' if not text.isprintable() or plain_meaning(text) != "str" else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", str(text), style)
+
+
+def _number(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
+    return dumper.represent_float(float(value))
 
 
 def _tuple(dumper: yaml.SafeDumper, values: Sequence[Any]) -> yaml.SequenceNode:
@@ -41,6 +45,9 @@ def _inline(dumper: yaml.SafeDumper, values: Mapping[str, Any]) -> yaml.MappingN
     return dumper.represent_mapping("tag:yaml.org,2002:map", values.items(), flow_style=True)
 
 
+# also for enums, and numpy's float64
+_Dumper.add_multi_representer(str, _text)
+_Dumper.add_multi_representer(float, _number)
 _Dumper.add_representer(str, _text)
 _Dumper.add_representer(tuple, _tuple)
 _Dumper.add_representer(Inline, _inline)

@@ -25,7 +25,16 @@ from autotune.export.tuned import (
 )
 from autotune.job.package import JOB_CONFIG
 from autotune.job.spec import ExecutorSpec, JobSpec
-from autotune.results import Confirmation, Interval, KnobGain, LossVerdict, Observation, Result
+from autotune.results import (
+    Confirmation,
+    Interval,
+    KnobGain,
+    LossState,
+    LossVerdict,
+    Observation,
+    Result,
+    RunVerdict,
+)
 from autotune_spaces.base import SearchSpace
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 from autotune_spaces.knobs import create
@@ -53,7 +62,7 @@ def spec(
     return JobSpec("digits", command, tmp_path, env or {}, SearchSpace("custom", knobs))
 
 
-def result(knobs: dict[str, object], verdict: str = "tuned") -> Result:
+def result(knobs: dict[str, object], verdict: RunVerdict = RunVerdict.TUNED) -> Result:
     from autotune.results import Anatomy
 
     anatomy = Anatomy({}, 0.1, 0.1, 0.1, 0.1, 320.0, 0.01, 0.1, 0.1, 60, 10)
@@ -65,7 +74,7 @@ def result(knobs: dict[str, object], verdict: str = "tuned") -> Result:
         KnobGain("num_workers", 2, Interval(1.4, 1.3, 1.5), True),
         KnobGain("pin_memory", True, Interval(1.0, 0.9, 1.1), False),
     )
-    loss = LossVerdict("unchanged", "inside the margin in all bins", 4, 240)
+    loss = LossVerdict(LossState.UNCHANGED, "inside the margin in all bins", 4, 240)
     return Result(
         "digits",
         verdict,

@@ -339,9 +339,10 @@ def test_an_optimizers_own_expression_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(source)
     sites = JobSites("train.py", optimizers=(optimizer(source, "Adam(p, fused=args.fused)"),))
     [written] = make_patch(tuned(tmp_path, sites, {"optimizer_impl": "foreach"})).written
-    assert written.change.notes == (
-        ("the optimizer's fused replaces `args.fused`, which no longer has any effect there"),
+    assert written.change.notes[0] == (
+        "the optimizer's fused replaces `args.fused`, which no longer has any effect there"
     )
+    assert "load_state_dict(), set them in its param_groups" in written.change.notes[1]
 
 
 def test_one_call_for_two_optimizers_is_changed_once(tmp_path: Path) -> None:

@@ -52,6 +52,10 @@ def optimizer_implementation(context: Context) -> Change:
         if arg is not None
         for note in put_aside(f"the optimizer's {name}", arg.value)
     ]
+    notes.append(
+        "an optimizer's state from a checkpoint from before brings its own foreach and fused along:"
+        " after load_state_dict(), set them in its param_groups"
+    )
     if unsound:
         notes.append(
             "foreach is written instead of fused: torch's fused SGD leaves its momenta unwritten if"

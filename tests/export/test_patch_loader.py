@@ -290,6 +290,55 @@ def test_a_batch_size_is_not_written_without_its_learning_rate(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("size", "more", "shared"),
+    [
+        ("batch_size", "test = load(ds, 1)", True),
+        ("batch_size // 2", "def evaluate():\n    test = load(ds, 1)", True),
+        ("batch_size", "", False),
+        ("SIZE", "test = load(ds, 1)", False),
+    ],
+)
+def test_a_batch_size_that_a_function_is_given_for_several_loaders(
+    tmp_path: Path, size: str, more: str, shared: bool
+) -> None:
+    made = f"DataLoader(data, batch_size={size})"
+    source = (
+        f"{HEAD}def load(data, batch_size):\n    return {made}\n\ntrain = load(ds, 16)\n{more}\n"
+    )
+    reasons = refusals(tmp_path, source, loader(source, made), {"batch_size": 32, "num_workers": 2})
+    said = "load is given the batch size, and called at train.py:7 and train.py:"
+    assert set(reasons) == ({"batch_size"} if shared else set())
+    assert (said in reasons.get("batch_size", "")) == shared
+
+
+def test_a_class_that_is_given_the_batch_size_of_several_loaders(tmp_path: Path) -> None:
+    made = "DataLoader(data, batch_size)"
+    source = (
+        f"{HEAD}class Batches:\n    def __init__(self, data, batch_size):\n        self.all = {made}\n"
+        "\ntrain, test = Batches(a, 16), Batches(b, 1)\n"
+    )
+    reasons = refusals(tmp_path, source, loader(source, made), {"batch_size": 32})
+    assert "Batches is given the batch size" in reasons["batch_size"]
+
+
+def test_optimizers_that_did_not_step_are_named(tmp_path: Path) -> None:
+    source = (
+        f"{HEAD}train = DataLoader(ds, batch_size=16)\nopt = Adam(p, lr=1)\n"
+        "late = torch.optim.RMSprop(p, lr=2)\nidle = Adam(q, lr=3)\n"
+    )
+    (tmp_path / "train.py").write_text(source)
+    first, idle = optimizer(source, "Adam(p, lr=1)"), optimizer(source, "Adam(q, lr=3)")
+    sites = loader(
+        source, "DataLoader(ds, batch_size=16)", optimizers=(first, replace(idle, stepped=False))
+    )
+    rule = {"lr_scaling": "linear", "own_batch_size": 16}
+    for knobs in ({"batch_size": 32}, {"optimizer_impl": "fused"}):
+        [written] = make_patch(tuned(tmp_path, sites, knobs, **rule)).written
+        named = [note.split()[3] for note in written.change.notes if "did not step" in note]
+        assert named == ["train.py:7", "train.py:6"]
+
+
+@pytest.mark.parametrize(
     ("value", "before", "after"),
     [
         ("fused", "Adam(p, lr=1)", "Adam(p, lr=1, fused=True)"),

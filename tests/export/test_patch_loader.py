@@ -160,6 +160,44 @@ PARTIALS = [
 ]
 
 
+WITHOUT_WORKERS = [
+    (
+        "make = partial(DataLoader, num_workers=2, prefetch_factor=4, persistent_workers=True)",
+        "make(ds, shuffle=True)",
+        LOADER,
+        "torch.utils.data.DataLoader",
+    ),
+    (
+        "class Fast(DataLoader):\n    def __init__(self, dataset, num_workers=2, prefetch_factor=4):\n"
+        "        super().__init__(dataset, num_workers=num_workers, prefetch_factor=prefetch_factor)",
+        "Fast(ds, prefetch_factor=8)",
+        ("dataset", "num_workers", "prefetch_factor"),
+        "__main__.Fast",
+    ),
+]
+
+
+@pytest.mark.parametrize(("made", "before", "parameters", "kind"), WITHOUT_WORKERS)
+def test_without_workers_no_default_of_the_jobs_own_needs_them(
+    tmp_path: Path, made: str, before: str, parameters: tuple[str, ...], kind: str
+) -> None:
+    source = f"from functools import partial\n{HEAD}ds = [1, 2]\n{made}\ntrain = {before}\n"
+    sites = JobSites("train.py", BuiltSite(call(source, before), kind, parameters))
+    after = patched(tmp_path, source, sites, {"num_workers": 0})
+    names: dict[str, Any] = {}
+    exec(after, names)  # torch takes no prefetch_factor without workers
+    assert (names["train"].num_workers, names["train"].prefetch_factor) == (0, None)
+    assert len(list(names["train"])) == 2
+
+
+def test_a_partials_foreach_does_not_meet_fused(tmp_path: Path) -> None:
+    source = f"{HEAD}make = partial(Adam, foreach=True)\nopt = make(p)\n"
+    sites = JobSites("train.py", optimizers=(optimizer(source, "make(p)"),))
+    assert "opt = make(p, fused=True, foreach=None)\n" in patched(
+        tmp_path, source, sites, {"optimizer_impl": "fused"}
+    )
+
+
 @pytest.mark.parametrize(("made", "before", "knobs", "after"), PARTIALS)
 def test_what_a_partial_has_given_is_not_given_again(
     tmp_path: Path, made: str, before: str, knobs: dict, after: str
@@ -221,6 +259,24 @@ def test_classes_derived_from_dataloader(tmp_path: Path) -> None:
         "takes no argument num_workers"
     )
     assert "GraphLoader(ds, 8)" in patched(tmp_path, source, narrow, {"batch_size": 8})
+
+
+def test_a_class_that_gives_the_argument_itself(tmp_path: Path) -> None:
+    source = (
+        f"{HEAD}class Fast(DataLoader):\n    def __init__(self, dataset, **options):\n"
+        "        super().__init__(dataset, num_workers=0, **options)\n\ntrain = Fast(ds)\n"
+    )
+    built = BuiltSite(call(source, "Fast(ds)"), "__main__.Fast", ("dataset", "**"))
+    sites = JobSites("train.py", built)
+    reasons = refusals(tmp_path, source, sites, {"num_workers": 2})
+    assert reasons == {
+        "num_workers": "the class Fast (train.py:4) passes num_workers to DataLoader itself: change"
+        " it there"
+    }
+    [written] = make_patch(tuned(tmp_path, sites, {"pin_memory": True})).written
+    assert (
+        "__main__.Fast has to pass pin_memory on to torch's DataLoader" in written.change.notes[0]
+    )
 
 
 def test_the_batch_size_brings_its_learning_rate(tmp_path: Path) -> None:

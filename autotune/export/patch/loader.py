@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import libcst as cst
@@ -53,6 +53,7 @@ def loader_arguments(context: Context, knobs: Sequence[str]) -> Change:
     values: dict[str, New] = {name: repr(context.value(name)) for name in knobs}
     if values.get("num_workers") == "0":
         values |= OF_WORKERS
+    _not_given_twice(context, site, values)
     # raise Refused now rather than when the edit is applied
     with_arguments(call, site.parameters, values, site.kind)
     edits: list[Edit] = [
@@ -92,6 +93,25 @@ def _not_shared(context: Context, file: SourceFile, call: cst.Call, size: cst.Ar
         )
 
 
+def _not_given_twice(context: Context, site: BuiltSite, values: Mapping[str, New]) -> None:
+    """
+    Raises:
+        Refused: the loader's class is one of the job's own that passes one of ``values`` to torch
+            itself, beside its ``**`` arguments.
+    """
+    name = site.kind.rpartition(".")[2]
+    for file in context.own_files():
+        for found in m.findall(file.module, m.ClassDef(name=m.Name(name))):
+            for argument in values:
+                if argument not in site.parameters and m.findall(
+                    found, m.Arg(keyword=m.Name(argument))
+                ):
+                    raise Refused(
+                        f"the class {name} ({at(file, file.line(found))}) passes {argument} to"
+                        " DataLoader itself: change it there"
+                    )
+
+
 def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]:
     notes = []
     for name, value in values.items():
@@ -111,6 +131,16 @@ def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]
     if any(arg.star == "**" for arg in call.args):
         notes.append(
             f"the settings override what the call's ** passes ({site.call.file}:{site.call.line})"
+        )
+    passed_on = [
+        name
+        for name, value in values.items()
+        if name not in site.parameters and not isinstance(value, Absent)
+    ]
+    if passed_on and not site.kind.startswith("torch."):
+        notes.append(
+            f"{site.kind} has to pass {listing(passed_on)} on to torch's DataLoader: if it gives"
+            " them itself, change them there"
         )
     if site.others:
         notes.append(

@@ -531,6 +531,35 @@ def test_a_librarys_loop_is_refused_with_its_own_option(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("loss = f(model(x), y)\nif train:\n    loss.backward()\n    optimizer.step()", True),
+        ("loss = f(model(x), y)\nif train:\n    log(x)\nelse:\n    loss.backward()", True),
+        ("loss = f(model(x), y)\nif not train:\n    continue\nloss.backward()", True),
+        (
+            "with torch.set_grad_enabled(train):\n    loss = f(model(x), y)\n    loss.backward()",
+            True,
+        ),
+        ("if train:\n    loss = f(model(x), y)\n    loss.backward()", False),
+        (
+            "loss = f(model(x), y)\nif a:\n    loss.backward()\nelse:\n    scaler.scale(loss).backward()",
+            False,
+        ),
+        ("with timer:\n    loss = f(model(x), y)\nloss.backward()", False),
+    ],
+)
+def test_a_forward_without_a_backward_would_be_under_autocast_too(
+    tmp_path: Path, body: str, said: bool
+) -> None:
+    text = source(body)
+    (tmp_path / "train.py").write_text(text)
+    found = training(text, "model(x)", "loss.backward()", OUTER)
+    (written,) = make_patch(tuned(tmp_path, found, {"amp_dtype": "bfloat16"})).written
+    notes = " ".join(written.change.notes)
+    assert ("holds where no backward follows, too: if the same lines evaluate" in notes) == said
+
+
 HELPER = """import torch
 
 

@@ -23,7 +23,7 @@ import libcst.matchers as m
 
 from autotune.export.patch.context import Change, Context, at, change
 from autotune.export.patch.edits import Edit, Rewrite, Wrap, within
-from autotune.export.patch.scaling import BACKWARD, scaled
+from autotune.export.patch.scaling import BACKWARD, leaves, scaled
 from autotune.export.patch.source import Block, Refused, SourceFile, Statement
 from autotune.export.patch.start import need_torch
 from autotune_spaces.sites import SourceCall
@@ -62,7 +62,7 @@ def autocast(context: Context) -> Change:
         )
         edits += [*need_torch(region.file), _written(region, header)]
         where.append(at(region.file, region.file.line(region.first)))
-    notes = _also_inside(context)
+    notes = [*_also_inside(context), *(note for region in regions for note in _at_times(region))]
     _keep_apart(regions)
     if context.value("amp_dtype") == "float16":
         backwards = {(b.stack[0].file, b.stack[0].line) for b in context.sites.backwards if b.stack}
@@ -117,6 +117,34 @@ def _also_inside(context: Context) -> list[str]:
                     " trials, autocast began at the model's call"
                 )
     return notes
+
+
+def _at_times(region: Region) -> list[str]:
+    """A note if the region may run without its backward, as in a loop that also evaluates."""
+    file, body = region.file, list(region.block.body)
+    before = body[body.index(region.first) : body.index(region.backward)]
+    depends = [
+        statement
+        for _, statement in file.blocks(region.call)
+        if statement is region.backward or region.backward in file.parents(statement)
+    ]
+    headers = [p.items for p in file.parents(region.first) if isinstance(p, cst.With)]
+    switched = any(m.findall(item, SWITCHED) for items in headers for item in items)
+    if not switched and not any(map(_may_skip, depends)) and not any(map(leaves, before)):
+        return []
+    return [
+        f"the `with` at {at(file, file.line(region.first))} holds where no backward follows, too: if"
+        " the same lines evaluate, they do so under autocast, which the trials did not"
+    ]
+
+
+def _may_skip(statement: Statement) -> bool:
+    """Whether it is an ``if`` with a branch that has no backward."""
+    if not isinstance(statement, cst.If):
+        return False
+    called = m.Attribute(attr=m.Name("backward"))
+    branches = (statement.body, statement.orelse)
+    return not all(part is not None and m.findall(part, called) for part in branches)
 
 
 def _before(file: SourceFile, call: cst.Call) -> list[cst.CSTNode]:
@@ -318,6 +346,9 @@ def _assigns(
 GRADLESS = m.OneOf(
     *(m.Attribute(attr=m.Name(name)) for name in ("no_grad", "inference_mode")),
     *(m.Name(name) for name in ("no_grad", "inference_mode")),
+)
+SWITCHED = m.OneOf(
+    GRADLESS, m.Attribute(attr=m.Name("set_grad_enabled")), m.Name("set_grad_enabled")
 )
 # the job's own GradScaler, switched off: its product needs no autocast
 SCALED = m.Call(func=m.Attribute(attr=m.Name("scale")), args=[m.Arg()])

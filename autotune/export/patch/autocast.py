@@ -353,7 +353,8 @@ SWITCHED = m.OneOf(
 # the job's own GradScaler, switched off: its product needs no autocast
 SCALED = m.Call(func=m.Attribute(attr=m.Name("scale")), args=[m.Arg()])
 WITHOUT_TENSORS = m.OneOf(
-    *(m.Call(func=m.Name(name)) for name in ("len", "int", "float")),
+    *(m.Call(func=m.Name(name)) for name in ("len", "int", "float", "print", "isinstance")),
+    m.Call(func=m.Attribute(attr=m.Name("perf_counter"))),
     m.Call(func=m.Attribute(attr=m.Name("zero_grad"))),
     *(
         m.Call(func=m.Attribute(attr=m.Name(name)), args=[])

@@ -238,10 +238,11 @@ def write_tuned(tuned: TunedConfig, path: Path) -> None:
 
 
 def embedded_yaml(tuned: TunedConfig) -> str:
-    """The text of tuned.yaml for embedding, without the compile cache (a separate file)."""
-    return to_yaml(
-        replace(tuned, provenance=replace(tuned.provenance, compile_cache=CompileCache()))
-    )
+    """The text of tuned.yaml for embedding, without what `launch` can do without: the compile cache
+    (a separate file), and the sites, which may be longer than a variable of the environment.
+    """
+    launched = replace(tuned.provenance, compile_cache=CompileCache(), sites=JobSites())
+    return to_yaml(replace(tuned, provenance=launched))
 
 
 def to_yaml(tuned: TunedConfig) -> str:

@@ -36,7 +36,7 @@ class BuiltSite:
     # constructor parameters in order; "*" precedes keyword-only ones, "**": any other keyword too
     parameters: tuple[str, ...] = ()
     others: int = 0  # objects for other data built by the same call
-    # an optimizer's default learning rate; None if it has none or a group has its own
+    # an optimizer's default learning rate; None if it has none or a group states its own
     lr: float | None = None
     stepped: bool = True  # an optimizer: has it stepped while the run was recorded?
 

@@ -224,6 +224,33 @@ def test_one_call_for_several_loaders_is_noticed(tuner: Tuner, second: str) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("groups", "lr"),
+    [
+        ('[{"params": [p], "lr": 0.1} for p in model.parameters()]', None),
+        ('({"params": [p], "lr": 0.1} for p in model.parameters())', None),
+        ('[{"params": [p], "weight_decay": 0.1} for p in model.parameters()]', 0.1),
+        ("model.parameters()", 0.1),
+    ],
+)
+def test_groups_that_state_the_common_rate_themselves(
+    tuner: Tuner, groups: str, lr: float | None
+) -> None:
+    """Another rate in the call would not be theirs."""
+    found = sites(
+        tuner,
+        f"""
+    import torch
+    model = torch.nn.Linear(8, 4)
+    optimizer = torch.optim.SGD({groups}, lr=0.1)
+    while True:
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+    """,
+    )
+    assert found.optimizers[0].lr == lr
+
+
 def test_one_call_for_many_optimizers_is_one_place(tuner: Tuner) -> None:
     """A tuned.yaml with a place for each of them could not be read again."""
     found = sites(

@@ -107,11 +107,11 @@ def test_an_optimizer_with_the_id_of_one_that_is_gone_is_new(tmp_path: Path) -> 
     live = Agent(torch, SessionConfig("launch", str(tmp_path))).live
     parameter = torch.nn.Parameter(torch.ones(1))
     gone, new = (torch.optim.SGD([parameter]) for _ in range(2))
-    live.optimizer_built(gone, sys._getframe())
+    live.optimizer_built(gone, sys._getframe(), False)
     assert live.note_stepping(gone)
     live._optimizers[id(new)] = live._optimizers.pop(id(gone))  # as if it had got the same address
     live._stepping = [id(new)]
-    live.optimizer_built(new, sys._getframe())
+    live.optimizer_built(new, sys._getframe(), False)
     assert not live.all_have_stepped
     assert live.note_stepping(new) and not live.note_stepping(new)
 

@@ -531,6 +531,35 @@ def test_a_librarys_loop_is_refused_with_its_own_option(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("loss = f(model(x), y)\nif train:\n    loss.backward()\n    optimizer.step()", True),
+        ("loss = f(model(x), y)\nif train:\n    log(x)\nelse:\n    loss.backward()", True),
+        ("loss = f(model(x), y)\nif not train:\n    continue\nloss.backward()", True),
+        (
+            "with torch.set_grad_enabled(train):\n    loss = f(model(x), y)\n    loss.backward()",
+            True,
+        ),
+        ("if train:\n    loss = f(model(x), y)\n    loss.backward()", False),
+        (
+            "loss = f(model(x), y)\nif a:\n    loss.backward()\nelse:\n    scaler.scale(loss).backward()",
+            False,
+        ),
+        ("with timer:\n    loss = f(model(x), y)\nloss.backward()", False),
+    ],
+)
+def test_a_forward_without_a_backward_would_be_under_autocast_too(
+    tmp_path: Path, body: str, said: bool
+) -> None:
+    text = source(body)
+    (tmp_path / "train.py").write_text(text)
+    found = training(text, "model(x)", "loss.backward()", OUTER)
+    (written,) = make_patch(tuned(tmp_path, found, {"amp_dtype": "bfloat16"})).written
+    notes = " ".join(written.change.notes)
+    assert ("holds where no backward follows, too: if the same lines evaluate" in notes) == said
+
+
 HELPER = """import torch
 
 
@@ -576,3 +605,76 @@ def test_a_loss_made_in_the_line_of_its_backward_by_an_operator(tmp_path: Path) 
         found = training(text, "model(x)", line, OUTER)
         reason = refusals(tmp_path, text, found, {"amp_dtype": "bfloat16"})["amp_dtype"]
         assert "computed in the line of its backward" in reason
+
+
+CALLED = """import torch
+
+
+class Pair:
+    def backward_D(self):
+{below}
+        self.loss.backward()
+
+    def step(self, x):
+        self.fake = self.G(x)
+        self.optimizer.zero_grad()
+        self.backward_D()
+
+
+pair.step(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("below", "computes"),
+    [
+        ("score = self.D(self.fake.detach())\nself.loss = self.criterion(score)", True),
+        ("if self.fast:\n    self.loss = self.fake @ self.fake", True),
+        ("start = time.perf_counter()\nprint(self.criterion(self.fake))", True),
+        (
+            "start = time.perf_counter()\nself.optimizer.zero_grad()\nself.loss = (self.loss_a + self.loss_b) / len(x)",
+            False,
+        ),
+    ],
+)
+def test_a_function_that_computes_the_loss_and_calls_its_backward(
+    tmp_path: Path, below: str, computes: bool
+) -> None:
+    text = CALLED.format(below=textwrap.indent(below, "        "))
+    outer = call(text, "pair.step(x)")
+    forward = ForwardSite("G", (call(text, "self.G(x)"), outer))
+    backward = (call(text, "self.loss.backward()"), call(text, "self.backward_D()"), outer)
+    found = JobSites("train.py", forwards=(forward,), backwards=(BackwardSite(backward, 0),))
+    reasons = refusals(tmp_path, text, found, {"amp_dtype": "bfloat16"})
+    said = "Pair.backward_D computes before its backward at train.py"
+    assert (said in reasons.get("amp_dtype", "")) == computes
+    if not computes:
+        after = patched(tmp_path, text, found, {"amp_dtype": "bfloat16"})
+        assert "float16):\n            self.fake = self.G(x)\n        self.optimizer" in after
+
+
+TWO_LOSSES = """import torch
+
+model, criterion = torch.nn.Linear(4, 4), torch.nn.MSELoss()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in torch.ones(2, 3, 4):
+    out = model(x)
+    first = criterion(out[:, :2], torch.zeros(3, 2))
+    seen = torch.is_autocast_enabled("cpu")
+    second = criterion(out @ out.T, torch.zeros(3, 3))
+    optimizer.zero_grad()
+    first.backward(retain_graph=True)
+    second.backward()
+    optimizer.step()
+"""
+
+
+def test_a_second_loss_of_the_same_forward_stays_in_its_region(tmp_path: Path) -> None:
+    found = training(TWO_LOSSES, "model(x)", "first.backward(retain_graph=True)")
+    more = BackwardSite((call(TWO_LOSSES, "second.backward()"),), -1)
+    found = replace(found, backwards=(*found.backwards, more))
+    after = patched(tmp_path, TWO_LOSSES, found, {"amp_dtype": "bfloat16"})
+    assert "        second = criterion(out @ out.T, torch.zeros(3, 3))\n    optimizer" in after
+    names: dict[str, object] = {}
+    exec(after, names)  # raises if a loss has another dtype than its region
+    assert names["seen"] is True

@@ -160,6 +160,44 @@ PARTIALS = [
 ]
 
 
+WITHOUT_WORKERS = [
+    (
+        "make = partial(DataLoader, num_workers=2, prefetch_factor=4, persistent_workers=True)",
+        "make(ds, shuffle=True)",
+        LOADER,
+        "torch.utils.data.DataLoader",
+    ),
+    (
+        "class Fast(DataLoader):\n    def __init__(self, dataset, num_workers=2, prefetch_factor=4):\n"
+        "        super().__init__(dataset, num_workers=num_workers, prefetch_factor=prefetch_factor)",
+        "Fast(ds, prefetch_factor=8)",
+        ("dataset", "num_workers", "prefetch_factor"),
+        "__main__.Fast",
+    ),
+]
+
+
+@pytest.mark.parametrize(("made", "before", "parameters", "kind"), WITHOUT_WORKERS)
+def test_without_workers_no_default_of_the_jobs_own_needs_them(
+    tmp_path: Path, made: str, before: str, parameters: tuple[str, ...], kind: str
+) -> None:
+    source = f"from functools import partial\n{HEAD}ds = [1, 2]\n{made}\ntrain = {before}\n"
+    sites = JobSites("train.py", BuiltSite(call(source, before), kind, parameters))
+    after = patched(tmp_path, source, sites, {"num_workers": 0})
+    names: dict[str, Any] = {}
+    exec(after, names)  # torch takes no prefetch_factor without workers
+    assert (names["train"].num_workers, names["train"].prefetch_factor) == (0, None)
+    assert len(list(names["train"])) == 2
+
+
+def test_a_partials_foreach_does_not_meet_fused(tmp_path: Path) -> None:
+    source = f"{HEAD}make = partial(Adam, foreach=True)\nopt = make(p)\n"
+    sites = JobSites("train.py", optimizers=(optimizer(source, "make(p)"),))
+    assert "opt = make(p, fused=True, foreach=None)\n" in patched(
+        tmp_path, source, sites, {"optimizer_impl": "fused"}
+    )
+
+
 @pytest.mark.parametrize(("made", "before", "knobs", "after"), PARTIALS)
 def test_what_a_partial_has_given_is_not_given_again(
     tmp_path: Path, made: str, before: str, knobs: dict, after: str
@@ -221,6 +259,24 @@ def test_classes_derived_from_dataloader(tmp_path: Path) -> None:
         "takes no argument num_workers"
     )
     assert "GraphLoader(ds, 8)" in patched(tmp_path, source, narrow, {"batch_size": 8})
+
+
+def test_a_class_that_gives_the_argument_itself(tmp_path: Path) -> None:
+    source = (
+        f"{HEAD}class Fast(DataLoader):\n    def __init__(self, dataset, **options):\n"
+        "        super().__init__(dataset, num_workers=0, **options)\n\ntrain = Fast(ds)\n"
+    )
+    built = BuiltSite(call(source, "Fast(ds)"), "__main__.Fast", ("dataset", "**"))
+    sites = JobSites("train.py", built)
+    reasons = refusals(tmp_path, source, sites, {"num_workers": 2})
+    assert reasons == {
+        "num_workers": "the class Fast (train.py:4) passes num_workers to DataLoader itself: change"
+        " it there"
+    }
+    [written] = make_patch(tuned(tmp_path, sites, {"pin_memory": True})).written
+    assert (
+        "__main__.Fast has to pass pin_memory on to torch's DataLoader" in written.change.notes[0]
+    )
 
 
 def test_the_batch_size_brings_its_learning_rate(tmp_path: Path) -> None:
@@ -290,6 +346,55 @@ def test_a_batch_size_is_not_written_without_its_learning_rate(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("size", "more", "shared"),
+    [
+        ("batch_size", "test = load(ds, 1)", True),
+        ("batch_size // 2", "def evaluate():\n    test = load(ds, 1)", True),
+        ("batch_size", "", False),
+        ("SIZE", "test = load(ds, 1)", False),
+    ],
+)
+def test_a_batch_size_that_a_function_is_given_for_several_loaders(
+    tmp_path: Path, size: str, more: str, shared: bool
+) -> None:
+    made = f"DataLoader(data, batch_size={size})"
+    source = (
+        f"{HEAD}def load(data, batch_size):\n    return {made}\n\ntrain = load(ds, 16)\n{more}\n"
+    )
+    reasons = refusals(tmp_path, source, loader(source, made), {"batch_size": 32, "num_workers": 2})
+    said = "load is given the batch size, and called at train.py:7 and train.py:"
+    assert set(reasons) == ({"batch_size"} if shared else set())
+    assert (said in reasons.get("batch_size", "")) == shared
+
+
+def test_a_class_that_is_given_the_batch_size_of_several_loaders(tmp_path: Path) -> None:
+    made = "DataLoader(data, batch_size)"
+    source = (
+        f"{HEAD}class Batches:\n    def __init__(self, data, batch_size):\n        self.all = {made}\n"
+        "\ntrain, test = Batches(a, 16), Batches(b, 1)\n"
+    )
+    reasons = refusals(tmp_path, source, loader(source, made), {"batch_size": 32})
+    assert "Batches is given the batch size" in reasons["batch_size"]
+
+
+def test_optimizers_that_did_not_step_are_named(tmp_path: Path) -> None:
+    source = (
+        f"{HEAD}train = DataLoader(ds, batch_size=16)\nopt = Adam(p, lr=1)\n"
+        "late = torch.optim.RMSprop(p, lr=2)\nidle = Adam(q, lr=3)\n"
+    )
+    (tmp_path / "train.py").write_text(source)
+    first, idle = optimizer(source, "Adam(p, lr=1)"), optimizer(source, "Adam(q, lr=3)")
+    sites = loader(
+        source, "DataLoader(ds, batch_size=16)", optimizers=(first, replace(idle, stepped=False))
+    )
+    rule = {"lr_scaling": "linear", "own_batch_size": 16}
+    for knobs in ({"batch_size": 32}, {"optimizer_impl": "fused"}):
+        [written] = make_patch(tuned(tmp_path, sites, knobs, **rule)).written
+        named = [note.split()[3] for note in written.change.notes if "did not step" in note]
+        assert named == ["train.py:7", "train.py:6"]
+
+
+@pytest.mark.parametrize(
     ("value", "before", "after"),
     [
         ("fused", "Adam(p, lr=1)", "Adam(p, lr=1, fused=True)"),
@@ -339,9 +444,10 @@ def test_an_optimizers_own_expression_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(source)
     sites = JobSites("train.py", optimizers=(optimizer(source, "Adam(p, fused=args.fused)"),))
     [written] = make_patch(tuned(tmp_path, sites, {"optimizer_impl": "foreach"})).written
-    assert written.change.notes == (
-        ("the optimizer's fused replaces `args.fused`, which no longer has any effect there"),
+    assert written.change.notes[0] == (
+        "the optimizer's fused replaces `args.fused`, which no longer has any effect there"
     )
+    assert "load_state_dict(), set them in its param_groups" in written.change.notes[1]
 
 
 def test_one_call_for_two_optimizers_is_changed_once(tmp_path: Path) -> None:

@@ -4,10 +4,13 @@ model.
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from patch_sources import changed_lines, library, patched, refusals, training
+import torch
+from patch_sources import changed_lines, library, patched, refusals, training, tuned
 
+from autotune.export.patch.plan import make_patch
 from autotune_spaces.sites import ForwardSite, JobSites
 
 MAIN = """import torch
@@ -96,9 +99,75 @@ def test_default_mode_and_both_at_once(tmp_path: Path) -> None:
     )
     assert changed_lines(text, after) == [
         "loss = criterion(net(x.to(memory_format=torch.channels_last)), y)",
-        "model.to(memory_format=torch.channels_last)",
         "model.compile()",
+        "model.to(memory_format=torch.channels_last)",
     ]
+
+
+INITIALISED = """import torch
+
+
+def initialise(module):
+    if hasattr(module, "weight"):
+        torch.nn.init.orthogonal_(module.weight)
+
+
+model = torch.nn.Conv2d(3, 4, 3)
+model.apply(initialise)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+start = model.weight.detach().clone()
+
+# training
+for x in torch.ones(1, 2, 3, 4, 4):
+    out = model(x)
+    loss = out.sum()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_weights_are_initialised_before_their_layout_changes(tmp_path: Path) -> None:
+    found = training(INITIALISED, "model(x)", "loss.backward()", images=(("0", 4),))
+    after = patched(tmp_path, INITIALISED, found, {"channels_last": True})
+    line = "\nmodel.to(memory_format=torch.channels_last)\n\n# training\nfor x in"
+    assert line in after
+    names: dict[str, Any] = {}
+    exec(after, names)  # orthogonal_ raises an error in channels_last
+    layout = torch.channels_last
+    assert names["model"].weight.is_contiguous(memory_format=layout)
+    assert names["out"].is_contiguous(memory_format=layout)
+    assert not torch.equal(names["model"].weight, names["start"]), "the optimizer's are others"
+    [written] = make_patch(tuned(tmp_path, found, {"channels_last": True})).written
+    notes = " ".join(written.change.notes)
+    assert "in evaluation too: there `view()` may raise" in notes
+    assert "do not resume a checkpoint from before with a fused optimizer" in notes
+    assert "move" not in notes
+
+
+def test_a_model_that_is_an_attribute_may_be_initialised_later(tmp_path: Path) -> None:
+    text = """import torch
+
+
+class Trainer:
+    def __init__(self):
+        self.net = Net()
+        self.net.apply(initialise)
+
+    def step(self, x):
+        loss = self.net(x).sum()
+        loss.backward()
+
+
+Trainer().step(0)
+"""
+    found = training(
+        text, "self.net(x)", "loss.backward()", "Trainer().step(0)", bindings=("self.net",)
+    )
+    (tmp_path / "train.py").write_text(text)
+    [written] = make_patch(tuned(tmp_path, found, {"channels_last": True})).written
+    assert written.change.notes[0].startswith(
+        "move `self.net.to(memory_format=torch.channels_last)` below any later line that"
+    )
 
 
 def test_a_model_made_in_a_loop_is_compiled_there(tmp_path: Path) -> None:
@@ -218,7 +287,7 @@ def test_torch_is_imported_before_the_line_that_needs_it(tmp_path: Path) -> None
     calls = training(text, "model(x)", "loss.backward()", images=(("0", 4),))
     after = patched(tmp_path, text, calls, {"channels_last": True})
     assert after.startswith(
-        "from torch import nn\nimport torch\nmodel = nn.Linear(4, 1)\nmodel.to("
+        "from torch import nn\nimport torch\nmodel = nn.Linear(4, 1)\nimport time\nmodel.to("
     )
     assert "import torch\n" not in patched(tmp_path, text, calls, {"compile_mode": "default"})
 

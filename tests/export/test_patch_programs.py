@@ -29,7 +29,7 @@ CASES = {
         [
             "torch.set_num_threads(2)", AUTOCAST, f"output = model(data{IMAGE})", "loss = F.nll_loss(output, target)",
             'train_loader = torch.utils.data.DataLoader(dataset1, **{**train_kwargs, "num_workers": 1, "batch_size": 32})',
-            f"model{IMAGE}", "model.compile()", "optimizer = optim.Adadelta(model.parameters(), lr=1.0 * 2)",
+            "model.compile()", "optimizer = optim.Adadelta(model.parameters(), lr=1.0 * 2)", f"model{IMAGE}",
         ],
     ),
     "micro_steps": (
@@ -38,7 +38,7 @@ CASES = {
         [
             "torch.set_num_threads(2)",
             'return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.95), **{**extra_args, "fused": True, "foreach": None})',
-            f"model{IMAGE}", "model.compile()", AUTOCAST, "with ctx:", "logits, loss = model(X, Y)",
+            "model.compile()", f"model{IMAGE}", AUTOCAST, "with ctx:", "logits, loss = model(X, Y)",
             "loss = loss / gradient_accumulation_steps # scale the loss",
         ],
     ),
@@ -47,9 +47,9 @@ CASES = {
         {"compile_mode": "`compile()` does nothing to Sequential"},
         [
             "torch.set_num_threads(2)", "dataloader = torch.utils.data.DataLoader(dataset, batch_size=32,", "shuffle=True, num_workers=1)",
-            f"netG{IMAGE}", f"netD{IMAGE}",
             "optimizerD = torch.optim.Adam(netD.parameters(), lr=0.0002 * 2, betas=(0.5, 0.999), fused=True)",
             "optimizerG = torch.optim.Adam(netG.parameters(), lr=0.0002 * 2, betas=(0.5, 0.999), fused=True)",
+            f"netD{IMAGE}", f"netG{IMAGE}",
             AUTOCAST, f"output = netD(real{IMAGE})", "errD_real = criterion(output, label)",
             AUTOCAST, f"fake = netG(noise{IMAGE})", "label.fill_(0.0)", f"output = netD(fake.detach(){IMAGE})", "errD_fake = criterion(output, label)",
             AUTOCAST, f"loss = criterion(netD(fake{IMAGE}), label)", "loss.backward()",

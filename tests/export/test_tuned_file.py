@@ -38,6 +38,7 @@ from autotune.results import (
 from autotune_spaces.base import SearchSpace
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 from autotune_spaces.knobs import create
+from autotune_spaces.sites import ForwardSite, JobSites, SourceCall
 
 MACHINE = Machine(2, 8.0, 1.0, "cpu", "Xeon", "2.13.0+cpu", "3.11.9", cpu_model="Xeon")
 LOADER = LoaderFacts(
@@ -503,3 +504,19 @@ def test_the_file_and_what_is_exported_from_it_round_alike(tmp_path: Path) -> No
     assert "1.87x faster" in (tmp_path / "tuned.yaml").read_text()
     script = FORMATS["shell"].write(load_tuned(tmp_path))
     assert "1.87x faster" in script and "1.87x by itself" in script
+
+
+def test_a_script_does_not_carry_what_only_a_patch_needs(tmp_path: Path) -> None:
+    """It passes the file in one variable of the environment, which has a limit of 128 KiB."""
+    call = SourceCall("train.py", 7, 8, 7, 16, "model(x)", "main", True, "model")
+    many = JobSites("train.py", forwards=(ForwardSite("Net", (call,) * 2000),))
+    config = TunedConfig(
+        "x",
+        ("python", "train.py"),
+        tmp_path,
+        knobs={"gc": TunedKnob("freeze")},
+        provenance=Provenance(verdict="tuned", sites=many),
+    )
+    assert len(to_yaml(config)) > 128 * 1024
+    script = FORMATS["sbatch"].write(config)
+    assert "gc:" in script and len(script) < 8 * 1024

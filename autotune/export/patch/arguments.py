@@ -18,7 +18,9 @@ from autotune.export.patch.source import Refused
 
 @dataclass(frozen=True)
 class Absent:
-    """The argument must be absent; ``instead``: an equivalent value where it cannot be removed."""
+    """The argument must be absent; ``instead``: an equivalent value where it cannot be removed, or
+    where its absence may mean another value (a partial, a class of the job's own).
+    """
 
     instead: str
 
@@ -58,24 +60,27 @@ def with_arguments(
 
     Args:
         parameters: of the callable; () if unknown.
-        kind: the callable's name, for messages.
+        kind: the class that is built.
 
     Raises:
         Refused: the callable takes no such argument, or it is unclear whether the call passes it.
     """
     hidden: dict[str, New] = {}
     expands = any(arg.star == "**" for arg in call.args)
+    plain = kind.startswith("torch.") and _callee(call) == kind.rpartition(".")[2]
     for name, value in values.items():
         present = find(call, parameters, name)
         if present is not None:
             call = (
                 _without(call, present)
-                if isinstance(value, Absent) and present.keyword is not None
+                if isinstance(value, Absent) and present.keyword is not None and plain
                 else _replaced(call, present, value)
             )
         elif isinstance(value, Absent):
             if expands and (not parameters or name in parameters):
                 hidden[name] = value
+            elif name in parameters and not plain:
+                call = _appended(call, name, value)
         elif parameters and name not in parameters and "**" not in parameters:
             raise Refused(f"{kind} takes no argument {name}")
         elif expands:
@@ -83,6 +88,12 @@ def with_arguments(
         else:
             call = _appended(call, name, value)
     return _into_expansion(call, hidden) if hidden else call
+
+
+def _callee(call: cst.Call) -> str:
+    """The last name of what is called, "" if it has none."""
+    func = call.func.attr if isinstance(call.func, cst.Attribute) else call.func
+    return func.value if isinstance(func, cst.Name) else ""
 
 
 def _replaced(call: cst.Call, arg: cst.Arg, value: New) -> cst.Call:

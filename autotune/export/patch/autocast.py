@@ -23,7 +23,7 @@ import libcst.matchers as m
 
 from autotune.export.patch.context import Change, Context, at, change
 from autotune.export.patch.edits import Edit, Rewrite, Wrap, within
-from autotune.export.patch.scaling import BACKWARD, scaled
+from autotune.export.patch.scaling import BACKWARD, leaves, scaled
 from autotune.export.patch.source import Block, Refused, SourceFile, Statement
 from autotune.export.patch.start import need_torch
 from autotune_spaces.sites import SourceCall
@@ -62,7 +62,7 @@ def autocast(context: Context) -> Change:
         )
         edits += [*need_torch(region.file), _written(region, header)]
         where.append(at(region.file, region.file.line(region.first)))
-    notes = _also_inside(context)
+    notes = [*_also_inside(context), *(note for region in regions for note in _at_times(region))]
     _keep_apart(regions)
     if context.value("amp_dtype") == "float16":
         backwards = {(b.stack[0].file, b.stack[0].line) for b in context.sites.backwards if b.stack}
@@ -105,11 +105,7 @@ def _also_inside(context: Context) -> list[str]:
             except Refused:  # a file elsewhere, which need not be changed
                 notes.append(f"all of {site.function} in {site.file} runs under autocast")
                 continue
-            inside = [
-                before
-                for block, statement in file.blocks(call)
-                for before in block.body[: list(block.body).index(statement)]
-            ]
+            inside = _before(file, call)
             if any(m.findall(part, GRADLESS) for part in inside):
                 raise Refused(
                     f"{site.function} ({at(file, site.line)}) computes without gradients before it"
@@ -121,6 +117,43 @@ def _also_inside(context: Context) -> list[str]:
                     " trials, autocast began at the model's call"
                 )
     return notes
+
+
+def _at_times(region: Region) -> list[str]:
+    """A note if the region may run without its backward, as in a loop that also evaluates."""
+    file, body = region.file, list(region.block.body)
+    before = body[body.index(region.first) : body.index(region.backward)]
+    depends = [
+        statement
+        for _, statement in file.blocks(region.call)
+        if statement is region.backward or region.backward in file.parents(statement)
+    ]
+    headers = [p.items for p in file.parents(region.first) if isinstance(p, cst.With)]
+    switched = any(m.findall(item, SWITCHED) for items in headers for item in items)
+    if not switched and not any(map(_may_skip, depends)) and not any(map(leaves, before)):
+        return []
+    return [
+        f"the `with` at {at(file, file.line(region.first))} holds where no backward follows, too: if"
+        " the same lines evaluate, they do so under autocast, which the trials did not"
+    ]
+
+
+def _may_skip(statement: Statement) -> bool:
+    """Whether it is an ``if`` with a branch that has no backward."""
+    if not isinstance(statement, cst.If):
+        return False
+    called = m.Attribute(attr=m.Name("backward"))
+    branches = (statement.body, statement.orelse)
+    return not all(part is not None and m.findall(part, called) for part in branches)
+
+
+def _before(file: SourceFile, call: cst.Call) -> list[cst.CSTNode]:
+    """The statements of the function around ``call`` that may run before it, innermost first."""
+    return [
+        before
+        for block, statement in file.blocks(call)
+        for before in block.body[: list(block.body).index(statement)]
+    ]
 
 
 def _written(region: Region, header: str) -> Edit:
@@ -194,6 +227,7 @@ def _region(
     begin, end = _parting(context, forward, backward)
     file = context.tree.file(begin)
     model, gradient = file.call(begin), file.call(end)
+    _nothing_below(context, backward[: backward.index(end)])
     block, first, last = _common(file, model, gradient)
     where = f"{at(file, begin.line)} and {at(file, end.line)}"
     if first is last:
@@ -216,8 +250,29 @@ def _region(
             f"the loss is computed in the line of its backward, at {at(file, end.line)}; give it a"
             " line of its own"
         )
-    inside = _forward(body[body.index(first) : body.index(last)], gradient)
+    inside = body[body.index(first) : body.index(last)]
+    # another backward through the same forward needs what follows this one's loss, too
+    again = any(site.forward < 0 for site in context.sites.backwards)
+    inside = _without_zero_grad(inside) if again else _forward(inside, gradient)
     return Region(file, block, first, inside[-1], last, gradient)
+
+
+def _nothing_below(context: Context, calls: Sequence[SourceCall]) -> None:
+    """``calls``: those that lead from the region's function to the backward.
+
+    Raises:
+        Refused: the function of one of them computes before it: that would miss the region.
+    """
+    for site in calls:
+        if not site.own:
+            continue
+        file = context.tree.file(site)
+        call = file.call(site)
+        if _computes(file, call) or any(map(_has_tensor_calls, _before(file, call))):
+            raise Refused(
+                f"{site.function} computes before its backward at {at(file, site.line)}, but the"
+                " forward is in the function that calls it: write the `with` in both by hand"
+            )
 
 
 def _computes(file: SourceFile, gradient: cst.Call) -> bool:
@@ -229,10 +284,13 @@ def _computes(file: SourceFile, gradient: cst.Call) -> bool:
     small = line.body if isinstance(line, cst.SimpleStatementLine) else ()
     before = itertools.takewhile(lambda part: part not in parents, small)
     given = [argument for argument in gradient.args if argument.keyword is None]
-    parts = [*before, gradient.func, *given]
-    calls = itertools.chain.from_iterable(m.findall(part, m.Call()) for part in parts)
-    return any(not m.matches(call, WITHOUT_TENSORS) for call in calls) or any(
-        m.findall(part, m.MatrixMultiply()) for part in parts
+    return any(map(_has_tensor_calls, [*before, gradient.func, *given]))
+
+
+def _has_tensor_calls(part: cst.CSTNode) -> bool:
+    """Whether ``part`` has a call that may compute with tensors, or a ``@``."""
+    return any(not m.matches(call, WITHOUT_TENSORS) for call in m.findall(part, m.Call())) or bool(
+        m.findall(part, m.MatrixMultiply())
     )
 
 
@@ -262,8 +320,11 @@ def _forward(statements: list[cst.BaseStatement], gradient: cst.Call) -> list[cs
         for i, statement in enumerate(statements)
         if isinstance(loss, cst.Name) and m.findall(statement, _assigns(loss.value))
     ]
-    if making:
-        return statements[: making[-1] + 1]
+    return statements[: making[-1] + 1] if making else _without_zero_grad(statements)
+
+
+def _without_zero_grad(statements: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
+    """Drop trailing ``zero_grad()`` calls, but not the first statement."""
     while len(statements) > 1 and m.matches(statements[-1], ZERO_GRAD):
         statements = statements[:-1]
     return statements
@@ -286,10 +347,14 @@ GRADLESS = m.OneOf(
     *(m.Attribute(attr=m.Name(name)) for name in ("no_grad", "inference_mode")),
     *(m.Name(name) for name in ("no_grad", "inference_mode")),
 )
+SWITCHED = m.OneOf(
+    GRADLESS, m.Attribute(attr=m.Name("set_grad_enabled")), m.Name("set_grad_enabled")
+)
 # the job's own GradScaler, switched off: its product needs no autocast
 SCALED = m.Call(func=m.Attribute(attr=m.Name("scale")), args=[m.Arg()])
 WITHOUT_TENSORS = m.OneOf(
-    *(m.Call(func=m.Name(name)) for name in ("len", "int", "float")),
+    *(m.Call(func=m.Name(name)) for name in ("len", "int", "float", "print", "isinstance")),
+    m.Call(func=m.Attribute(attr=m.Name("perf_counter"))),
     m.Call(func=m.Attribute(attr=m.Name("zero_grad"))),
     *(
         m.Call(func=m.Attribute(attr=m.Name(name)), args=[])

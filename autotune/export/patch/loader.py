@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import libcst as cst
+import libcst.matchers as m
 
 from autotune.export.patch.arguments import Absent, New, find, with_arguments
-from autotune.export.patch.context import Change, Context, at, change, put_aside
+from autotune.export.patch.context import Change, Context, at, change, listing, put_aside
 from autotune.export.patch.edits import Edit, Replace
 from autotune.export.patch.optimizer import scaled_learning_rate
-from autotune.export.patch.source import Refused
+from autotune.export.patch.source import Refused, SourceFile
 from autotune_spaces.sites import BuiltSite
 
 KNOBS = (
@@ -47,9 +48,12 @@ def loader_arguments(context: Context, knobs: Sequence[str]) -> Change:
             f"{at(file, site.call.line)} builds {site.others + 1} DataLoaders, and batch_size is"
             " meant for one of them"
         )
+    if "batch_size" in knobs:
+        _not_shared(context, file, call, find(call, site.parameters, "batch_size"))
     values: dict[str, New] = {name: repr(context.value(name)) for name in knobs}
     if values.get("num_workers") == "0":
         values |= OF_WORKERS
+    _not_given_twice(context, site, values)
     # raise Refused now rather than when the edit is applied
     with_arguments(call, site.parameters, values, site.kind)
     edits: list[Edit] = [
@@ -61,6 +65,51 @@ def loader_arguments(context: Context, knobs: Sequence[str]) -> Change:
         [at(file, site.call.line), *scaled.where],
         [*_notes(call, site, values), *scaled.notes],
     )
+
+
+def _not_shared(context: Context, file: SourceFile, call: cst.Call, size: cst.Arg | None) -> None:
+    """
+    Raises:
+        Refused: ``size`` is a parameter of the function around ``call``, which is called for other
+            loaders, too.
+    """
+    function = file.function(call)
+    if size is None or not isinstance(function, cst.FunctionDef):
+        return
+    given = {
+        cst.ensure_type(p, cst.Param).name.value for p in m.findall(function.params, m.Param())
+    }
+    used = {cst.ensure_type(n, cst.Name).value for n in m.findall(size.value, m.Name())}
+    name = function.name.value
+    if name == "__init__":
+        name = next(
+            (p.name.value for p in file.parents(function) if isinstance(p, cst.ClassDef)), name
+        )
+    places = [at(f, f.line(c)) for f in context.own_files() for c in f.calls(name)]
+    if given & used - {"self"} and len(places) > 1:
+        raise Refused(
+            f"{name} is given the batch size, and called at {listing(places)}: change it in the"
+            " call for the training"
+        )
+
+
+def _not_given_twice(context: Context, site: BuiltSite, values: Mapping[str, New]) -> None:
+    """
+    Raises:
+        Refused: the loader's class is one of the job's own that passes one of ``values`` to torch
+            itself, beside its ``**`` arguments.
+    """
+    name = site.kind.rpartition(".")[2]
+    for file in context.own_files():
+        for found in m.findall(file.module, m.ClassDef(name=m.Name(name))):
+            for argument in values:
+                if argument not in site.parameters and m.findall(
+                    found, m.Arg(keyword=m.Name(argument))
+                ):
+                    raise Refused(
+                        f"the class {name} ({at(file, file.line(found))}) passes {argument} to"
+                        " DataLoader itself: change it there"
+                    )
 
 
 def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]:
@@ -82,6 +131,16 @@ def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]
     if any(arg.star == "**" for arg in call.args):
         notes.append(
             f"the settings override what the call's ** passes ({site.call.file}:{site.call.line})"
+        )
+    passed_on = [
+        name
+        for name, value in values.items()
+        if name not in site.parameters and not isinstance(value, Absent)
+    ]
+    if passed_on and not site.kind.startswith("torch."):
+        notes.append(
+            f"{site.kind} has to pass {listing(passed_on)} on to torch's DataLoader: if it gives"
+            " them itself, change them there"
         )
     if site.others:
         notes.append(

@@ -1,13 +1,16 @@
-"""Inserts ``torch.compile`` or ``channels_last`` after the statement that makes the final model.
+"""Inserts ``torch.compile`` or ``channels_last`` where the final model has been made.
 
 Both act on the module in place (``model.compile()``, ``model.to(memory_format=…)``), so names,
 checkpoints and the optimizer stay as they are. The outermost function that has the model under a
-plain name is preferred, because it runs once.
+plain name is preferred, because it runs once. ``compile`` follows the statement that makes the
+model. ``channels_last`` comes as late as it can, because what draws or copies weights before
+(``model.apply(init)``) should find them as they were.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import libcst as cst
 import libcst.matchers as m
@@ -46,7 +49,7 @@ def compiled(context: Context) -> Change:
     ]
     if inert and all(forward.of_torch for forward in context.sites.forwards):
         raise Refused(inert[0])
-    found = _after_making(context, lambda file, name: f"{name}.compile({argument})", of_torch=False)
+    found = _where_made(context, lambda file, name: f"{name}.compile({argument})", of_torch=False)
     notes = [
         *inert,
         "if the model has dropout, it draws different random numbers in compiled code",
@@ -73,9 +76,10 @@ def channels_last(context: Context) -> Change:
         raise Refused(
             "the model's input is volumes (5 dimensions), which need another memory format"
         )
-    made = _after_making(
+    made = _where_made(
         context,
         lambda file, name: f"{name}.to(memory_format={file.torch_name() or 'torch'}.channels_last)",
+        late=True,
     )
     edits, where = list(made.edits), list(made.where)
     for forward in context.sites.forwards:
@@ -83,7 +87,14 @@ def channels_last(context: Context) -> Change:
             edit, place = _image(context, forward.stack[0], name)
             edits += [edit, *need_torch(edit.file)]
             where.append(place)
-    return change(edits, where)
+    notes = [
+        *made.notes,
+        "4-D outputs of the model are in channels_last, in evaluation too: there `view()` may"
+        " raise an error, `reshape()` does not",
+        "do not resume a checkpoint from before with a fused optimizer: the momenta in it are laid"
+        " out otherwise than the weights, and fused kernels compute garbage then",
+    ]
+    return change(edits, where, notes)
 
 
 def _image(context: Context, site: SourceCall, name: str) -> tuple[Replace, str]:
@@ -118,31 +129,58 @@ def _argument(call: cst.Call, name: str) -> cst.Arg | None:
 # ---------------------------------------------------------------------- where the model is made
 
 
-def _after_making(
-    context: Context, line: Callable[[SourceFile, str], str], of_torch: bool = True
+@dataclass(frozen=True)
+class Made:
+    """Where a model has its final value: after ``statement``, under ``name``.
+
+    ``training``: the later statement of the same block that trains it; None for an attribute.
+    """
+
+    file: SourceFile
+    name: str
+    statement: Statement
+    training: Statement | None = None
+
+
+def _where_made(
+    context: Context,
+    line: Callable[[SourceFile, str], str],
+    of_torch: bool = True,
+    late: bool = False,
 ) -> Change:
-    """Insert a line after each model is made; ``line``: (file, model's name) -> the statement.
-    ``of_torch``: also for those whose forward is torch.nn's.
+    """Insert a line where each model has been made; ``line``: (file, model's name) -> the statement.
+
+    Args:
+        of_torch: also for those whose forward is torch.nn's.
+        late: just before the training, if it is in the block that makes the model.
     """
     if not context.sites.forwards:
         raise Refused("the run recorded no call of the model in training")
     edits: list[Edit] = []
     where: list[str] = []
+    notes: list[str] = []
+    models: dict[tuple[Statement, str], Made] = {}
     for forward in context.sites.forwards:
-        if forward.of_torch and not of_torch:
-            continue
-        file, statement, name = _made(context, forward)
-        written = line(file, name)
+        if not forward.of_torch or of_torch:
+            made = _made(context, forward)
+            models.setdefault((made.statement, made.name), made)
+    for made in models.values():
+        file, written = made.file, line(made.file, made.name)
+        beside = made.training if late and made.training is not None else made.statement
         edits += [
-            Insert(file, statement, (written,)),
+            Insert(file, beside, (written,), after=beside is made.statement),
             *(need_torch(file) if "torch" in written else ()),
         ]
-        where.append(at(file, file.line(statement)))
-    return change(edits, where)
+        where.append(at(file, file.line(beside)))
+        if late and made.training is None:
+            notes.append(
+                f"move `{written}` below any later line that initialises the weights of"
+                f" {made.name} (`apply`, `torch.nn.init`)"
+            )
+    return change(edits, where, notes)
 
 
-def _made(context: Context, forward: ForwardSite) -> tuple[SourceFile, Statement, str]:
-    """(file, the statement after which the model is final, the model's name there)."""
+def _made(context: Context, forward: ForwardSite) -> Made:
     own = [site for site in forward.stack if site.own]
     for site in forward.stack[:1] if not own else ():
         context.tree.file(site)  # raises Refused, naming the owner
@@ -156,19 +194,20 @@ def _made(context: Context, forward: ForwardSite) -> tuple[SourceFile, Statement
         *(s for s in own if "." in s.binding),
     ]:
         file = context.tree.file(site)
-        statement = _assigned(file, file.call(site), site.binding)
-        if statement is not None:
-            return file, statement, site.binding
+        made = _assigned(file, file.call(site), site.binding)
+        if made is not None:
+            return made
         trouble = f"no assignment to `{site.binding}` was found before {at(file, site.line)}"
     raise Refused(f"it is unclear where the model is made: {trouble}")
 
 
-def _assigned(file: SourceFile, call: cst.Call, name: str) -> Statement | None:
+def _assigned(file: SourceFile, call: cst.Call, name: str) -> Made | None:
     """The statement, in a block around ``call``, with the last assignment to ``name`` before it."""
     function = file.function(call)
     if "." in name:
         owner = next((p for p in file.parents(function) if isinstance(p, cst.ClassDef)), None)
-        return _set_by_method(file, owner, name) if owner is not None else None
+        statement = _set_by_method(file, owner, name) if owner is not None else None
+        return Made(file, name, statement) if statement is not None else None
     around = dict(file.blocks(call))
     candidates = [
         node for node in _assignments(function, name) if file.start(node) < file.start(call)
@@ -177,7 +216,7 @@ def _assigned(file: SourceFile, call: cst.Call, name: str) -> Statement | None:
         [pair for node in candidates for pair in file.blocks(node)[::-1] if pair[0] in around]
     ):
         if statement is not around[block]:
-            return statement
+            return Made(file, name, statement, around[block])
     return None
 
 

@@ -24,6 +24,10 @@ IMPLEMENTATIONS: dict[object, dict[str, New]] = {
     "fused": {"fused": "True", "foreach": Absent("None")},
     "default": {"foreach": Absent("None"), "fused": Absent("None")},
 }
+CLASSES = """
+    Adadelta Adafactor Adagrad Adam Adamax AdamW ASGD LBFGS Muon NAdam RAdam RMSprop Rprop SGD
+    SparseAdam
+""".split()  # of torch.optim
 
 
 def optimizer_implementation(context: Context) -> Change:
@@ -52,6 +56,10 @@ def optimizer_implementation(context: Context) -> Change:
         if arg is not None
         for note in put_aside(f"the optimizer's {name}", arg.value)
     ]
+    notes.append(
+        "an optimizer's state from a checkpoint from before brings its own foreach and fused along:"
+        " after load_state_dict(), set them in its param_groups"
+    )
     if unsound:
         notes.append(
             "foreach is written instead of fused: torch's fused SGD leaves its momenta unwritten if"
@@ -76,17 +84,11 @@ def scaled_learning_rate(context: Context) -> Change:
         " (OneCycleLR, eta_min, an assignment to param_groups) needs the same factor, and so does the"
         " optimizer's state in a checkpoint from before"
     )
-    later = [
-        f"the optimizer built at {site.call.file}:{site.call.line} had not stepped yet when the run"
-        " was recorded: if it trains on the same batches, it needs the same factor"
-        for site in context.sites.optimizers
-        if not site.stepped
-    ]
-    return change(scaled.edits, scaled.where, [note, *later])
+    return change(scaled.edits, scaled.where, [note, *scaled.notes])
 
 
 def _each(context: Context, new: Callable[[BuiltSite, cst.Call], cst.Call]) -> Change:
-    """Replace every optimizer's call by ``new(site, call)``."""
+    """Replace every optimizer's call by ``new(site, call)``; notes name those that are left."""
     sites = [site for site in context.sites.optimizers if site.stepped]
     if not sites:
         raise Refused("the run did not record where the optimizer is built")
@@ -97,7 +99,27 @@ def _each(context: Context, new: Callable[[BuiltSite, cst.Call], cst.Call]) -> C
         new(site, call)  # raise Refused now rather than when the edit is applied
         edits.append(Replace(file, call, partial(new, site)))
         where.append(at(file, site.call.line))
-    return change(edits, where)
+    left = [
+        f"the optimizer at {place} did not step while the run was recorded and is unchanged: change"
+        " it likewise if it trains on the same batches"
+        for place in _places(context)
+        if place not in where
+    ]
+    return change(edits, where, left)
+
+
+def _places(context: Context) -> list[str]:
+    """The places where own files build an optimizer, recorded or not."""
+    sites = context.sites.optimizers
+    kinds = {site.kind.rpartition(".")[2] for site in sites}
+    return [
+        *(f"{site.call.file}:{site.call.line}" for site in sites if not site.stepped),
+        *(
+            at(file, file.line(call))
+            for file in context.own_files()
+            for call in file.calls(*CLASSES, *kinds)
+        ),
+    ]
 
 
 def _factor(context: Context) -> str | None:

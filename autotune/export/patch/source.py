@@ -90,6 +90,12 @@ class SourceFile:
         # the part from the method's name on.
         return max(around, key=lambda item: (item[0].start.line, item[0].start.column))[1]
 
+    def calls(self, *names: str) -> list[cst.Call]:
+        """The calls of ``name(…)`` and ``x.name(…)`` in this file."""
+        named = m.OneOf(*(m.Name(name) for name in names))
+        found = m.findall(self.module, m.Call(func=named | m.Attribute(attr=named)))
+        return [cst.ensure_type(node, cst.Call) for node in found]
+
     def _between(self, site: SourceCall) -> str:
         lines = self.text.replace("\r\n", "\n").split("\n")[site.line - 1 : site.end_line]
         if len(lines) != site.end_line - site.line + 1:

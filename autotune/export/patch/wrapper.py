@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 
-import libcst as cst
-import libcst.matchers as m
-
 from autotune.export.patch.arguments import with_arguments
 from autotune.export.patch.context import Change, Context, at, change
 from autotune.export.patch.edits import Replace
-from autotune.export.patch.source import Refused, SourceFile
+from autotune.export.patch.source import Refused
 
 # "DistributedDataParallel(..., bucket_cap_mb=50)"
 ARGUMENT = re.compile(r"(\w+)\(\.\.\., (\w+)=(.+)\)")
@@ -29,7 +26,7 @@ def wrapper_argument(context: Context, code: str) -> Change:
     found = [
         (file, call)
         for file in context.own_files()
-        for call in _calls(file, (name, *SHORT.get(name, ())))
+        for call in file.calls(name, *SHORT.get(name, ()))
     ]
     if not found:
         raise Refused(f"no call to {name} was found in the program's own files")
@@ -39,12 +36,3 @@ def wrapper_argument(context: Context, code: str) -> Change:
         with_arguments(call, (), {argument: value}, name)
         edits.append(Replace(file, call, lambda c: with_arguments(c, (), {argument: value}, name)))
     return change(edits, [at(file, file.line(call)) for file, call in found])
-
-
-def _calls(file: SourceFile, names: tuple[str, ...]) -> list[cst.Call]:
-    named = m.OneOf(*(m.Name(name) for name in names))
-    return [
-        node
-        for node in m.findall(file.module, m.Call(func=named | m.Attribute(attr=named)))
-        if isinstance(node, cst.Call)
-    ]

@@ -178,7 +178,7 @@ class LiveJobControl(Listener):
         if device.type == "cuda":
             self.cuda = device
 
-    def optimizer_built(self, optimizer: Any, frame: FrameType) -> None:
+    def optimizer_built(self, optimizer: Any, frame: FrameType, own_rates: bool) -> None:
         self.control_of(optimizer).spot = construction_spot(optimizer, frame)
         for entry in self.entries:
             entry.optimizer_built(optimizer)

@@ -63,8 +63,10 @@ class Listener:
     def loader_built(self, loader: Any, frame: FrameType) -> None:
         """A DataLoader has been built, called from ``frame``."""
 
-    def optimizer_built(self, optimizer: Any, frame: FrameType) -> None:
-        """An optimizer has been built, called from ``frame``."""
+    def optimizer_built(self, optimizer: Any, frame: FrameType, own_rates: bool) -> None:
+        """An optimizer has been built, called from ``frame``; ``own_rates``: with a parameter group
+        that states a learning rate.
+        """
 
     def went_on(self) -> None:
         """The job asks for a batch, calls an entry module, begins a backward or ends: any change it
@@ -161,7 +163,7 @@ class Events:
 
     device_found: tuple[Callable[[Any], None], ...]
     loader_built: tuple[Callable[[Any, FrameType], None], ...]
-    optimizer_built: tuple[Callable[[Any, FrameType], None], ...]
+    optimizer_built: tuple[Callable[[Any, FrameType, bool], None], ...]
     went_on: tuple[Callable[[], None], ...]
     batch_requested: tuple[Callable[[TrackedLoader], None], ...]
     batch_given: tuple[Callable[[GivenBatch], None], ...]

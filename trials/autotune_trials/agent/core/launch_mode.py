@@ -69,7 +69,7 @@ class LaunchMode(Mode):
         if self._applied and not self.agent.state.in_step:  # its hooks are in use during a step
             self._rest()
 
-    def optimizer_built(self, built: Any, frame: FrameType) -> None:
+    def optimizer_built(self, built: Any, frame: FrameType, own_rates: bool) -> None:
         self._latest = self.agent.state.iterations
         if self._resting or not self.agent.modules.watching:
             self._wake(built)

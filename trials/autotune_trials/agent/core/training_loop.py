@@ -79,11 +79,11 @@ class TrainingLoop:
             for hear in self.events.device_found:
                 hear(device)
 
-    def on_optimizer(self, built: Any, frame: FrameType) -> None:
-        """An optimizer has been built, called from ``frame``."""
+    def on_optimizer(self, built: Any, frame: FrameType, own_rates: bool) -> None:
+        """See Listener.optimizer_built."""
         try:
             for hear in self.events.optimizer_built:
-                hear(built, frame)
+                hear(built, frame, own_rates)
         except Exception:
             self.fail("optimizer_built")
 

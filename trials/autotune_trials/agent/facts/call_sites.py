@@ -111,13 +111,11 @@ class SiteRecorder(Listener):
             )
 
     @guarded
-    def optimizer_built(self, optimizer: Any, frame: FrameType) -> None:
+    def optimizer_built(self, optimizer: Any, frame: FrameType, own_rates: bool) -> None:
         spot = self._construction(optimizer, frame)
         if spot is not None:
             lr = optimizer.defaults.get("lr")
-            uniform = isinstance(lr, float | int) and all(
-                g.get("lr") == lr for g in optimizer.param_groups
-            )
+            uniform = isinstance(lr, float | int) and not own_rates
             self._optimizers = [b for b in self._optimizers if b.reference() is not None]
             self._optimizers.append(
                 Built(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
@@ -20,14 +21,36 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop) -> None:
     def make_init(patch: Patch, original: Any) -> Any:
         @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            if not patch.active:
+                original(self, *args, **kwargs)
+                return
+            args, kwargs = _listed(args, kwargs)
+            rates = _have_rates(args[0] if args else kwargs.get("params"))
             original(self, *args, **kwargs)
-            if patch.active:
-                loop.on_optimizer(self, sys._getframe(1))
+            loop.on_optimizer(self, sys._getframe(1), rates)
 
         return __init__
 
     patches.add("Optimizer.__init__", torch.optim.Optimizer, "__init__", make_init)
     listen_to_steps(patches, loop)
+
+
+def _listed(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with an iterator of parameters as a list, as torch makes one."""
+    if args and isinstance(args[0], Iterator):
+        return (list(args[0]), *args[1:]), kwargs
+    if isinstance(kwargs.get("params"), Iterator):
+        return args, {**kwargs, "params": list(kwargs["params"])}
+    return args, kwargs
+
+
+def _have_rates(params: Any) -> bool:
+    """Whether a parameter group states its learning rate; afterwards torch has filled it in."""
+    return isinstance(params, list | tuple) and any(
+        isinstance(group, dict) and "lr" in group for group in params
+    )
 
 
 def listen_to_steps(patches: PatchSet, loop: TrainingLoop) -> None:

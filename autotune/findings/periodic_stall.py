@@ -71,7 +71,12 @@ class PeriodicStall(Rule):
         if writing is not None and max(written, statement) > WRITTEN_SHARE * stall.cost_s * len(
             stall.iterations
         ):
-            text += f" The time is spent in {writing.detail} at {at(writing.place)}."
+            told = (
+                f"The time is spent in {writing.detail}"
+                if writing.direct
+                else f"A library writes files, above all {writing.detail},"
+            )
+            text += f" {told} at {at(writing.place)}."
             advice = (
                 "Write less often, or write a copy of the data from a thread"
                 " (torch.distributed.checkpoint.async_save does so for checkpoints)."

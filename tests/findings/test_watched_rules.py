@@ -134,6 +134,36 @@ def test_a_cheap_call_in_a_dear_statement_costs_the_statement() -> None:
     assert not ask("tensor-readout", case(seen=training))
 
 
+def test_what_a_library_reads_costs_its_calls_and_not_the_training_it_runs() -> None:
+    frames = tuple(Frames(i, "other", LINE, 0.02, "transformers.trainer.Trainer.go") for i in EVERY)
+    for kind, rule in (("bool", "tensor-readout"), ("file_write", "file-writes")):
+        for seconds, cost_s in ((1e-5, []), (0.005, [pytest.approx(0.005)])):
+            made = replace(calls(kind, seconds), direct=False)
+            seen = evidence(phases(other=0.021), calls=(made,), frames=frames)
+            assert [f.cost_s for f in ask(rule, case(seen=seen))] == cost_s
+            (work,) = ask("host-work", case(seen=seen))
+            assert work.cost_s == pytest.approx(0.02 - seconds)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "item"])
+def test_what_another_library_makes_of_a_tensor_is_no_readout(kind: str) -> None:
+    frames = tuple(Frames(i, "other", LINE, 0.02, "sklearn.metrics.f1_score") for i in EVERY)
+    seen = evidence(phases(other=0.021), calls=(calls(kind, 1e-5),), frames=frames)
+    assert not ask("tensor-readout", case(seen=seen))
+    (found,) = ask("host-work", case(seen=seen))
+    assert found.cost_s == pytest.approx(0.02) and found.place == LINE
+
+
+def test_of_several_files_written_at_a_line_the_costliest_is_named() -> None:
+    small, large = calls("file_write", 0.01), calls("file_write", 0.02)
+    seen = evidence(
+        calls=(replace(small, detail="open('a', 'w')"), replace(large, detail="torch.save"))
+    )
+    (found,) = ask("file-writes", case(seen=seen))
+    assert found.cost_s == pytest.approx(0.03)
+    assert "torch.save and 1 more, 2 times an iteration" in found.evidence
+
+
 def test_host_work_leaves_alone_what_other_rules_look_at() -> None:
     frames = tuple(Frames(i, "other", LINE, 0.02, "train.main") for i in EVERY)
     (found,) = ask("host-work", case(seen=evidence(phases(other=0.021), frames=frames)))

@@ -13,7 +13,8 @@ from typing import ClassVar
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
-from autotune.findings.measures import at, iteration_s
+from autotune.findings.loader_bound import wait_s
+from autotune.findings.measures import NAMED_SHARE, at, iteration_s
 from autotune.words import duration_words
 from autotune_trials.protocol.evidence import Calls, Evidence, Frames, Place
 
@@ -38,7 +39,6 @@ TRAINING = (
 # phases in which a line stands for more than its own calls, so samples do not count
 NOT_SAMPLED = frozenset({"data", "backward", "optimizer"})
 NAMED = 3  # lines named in an evidence
-NAMED_SHARE = 0.1  # of the costliest line: cheaper ones are not named
 # tensors turned into Python values: the statement is computed to read the result
 READOUTS = frozenset({"item", "tolist", "bool", "float", "int"})
 
@@ -53,6 +53,7 @@ class Site:
     detail: str
     per_step: float  # calls per iteration
     call_s: float  # in the calls
+    data_s: float  # of which while a batch is made
     # of the statement that makes them, without other calls in it; of the calls alone if a library
     # makes them: the statement may be the whole training
     cost_s: float
@@ -84,6 +85,7 @@ def _site(evidence: Evidence, group: Sequence[Calls]) -> Site:
         detail=_detail(group),
         per_step=sum(c.count for c in group) / steps,
         call_s=call_s,
+        data_s=sum(c.seconds for c in group if c.phase == "data") / steps,
         cost_s=call_s if call_s >= STATEMENT_SHARE * line_s else line_s,
         statement=statement_of(first),
         iterations=frozenset().union(*(c.iterations for c in group)),
@@ -180,7 +182,11 @@ def lost_s(case: Case, host_s: float) -> float:
 
 
 class SiteRule(Rule):
-    """A rule about calls made in every step: one finding for all its lines together."""
+    """A rule about calls made in every step: one finding for all its lines together.
+
+    Calls made while the training process waits for a batch cost nothing of their own if that wait
+    is reported: :mod:`loader_bound` has its cost.
+    """
 
     kinds: ClassVar[tuple[str, ...]]
     one_finding = True
@@ -217,10 +223,16 @@ class SiteRule(Rule):
             f"{at(site.place)} {self.says(case, site)} ({duration_words(site.cost_s)})"
             for site in named
         )
-        text = f"{of_iteration(cost, whole)}: {lines}."
+        in_wait = min(cost, sum(site.data_s for site in found)) if wait_s(case) else 0.0
+        part = f", {duration_words(in_wait)} of it in the wait for batches" if in_wait else ""
+        own = cost - in_wait
         return [
             self.finding(
-                case, text, self.advice(case, found[0]), cost, [site.place for site in named]
+                case,
+                f"{of_iteration(cost, whole)}{part}: {lines}.",
+                self.advice(case, found[0]),
+                own if own >= LEAST_S else None,
+                [site.place for site in named],
             )
         ]
 

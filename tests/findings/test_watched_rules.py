@@ -236,6 +236,26 @@ def test_a_checkpoint_between_epochs_is_a_stall_and_evaluation_is_not() -> None:
     )
 
 
+def test_what_is_copied_while_a_batch_is_made_is_counted_once() -> None:
+    made = calls("tensor_from_array", 0.03, phase="data")
+    again = calls("tensor_from_array", 0.01, place=OTHER)
+
+    def costs(wait_s: float, *copies: Calls) -> list[object]:
+        seen = case(seen=evidence(phases(data=wait_s), calls=copies))
+        found = [*ask("loader-bound", seen), *ask("array-copies", seen)]
+        return [finding.cost_s for finding in found]
+
+    assert costs(0.04, made) == [pytest.approx(0.04), None]
+    assert costs(0.04, made, again) == [pytest.approx(0.04), pytest.approx(0.01)]
+    assert costs(0.001, made) == [pytest.approx(0.03)], "no wait is reported"
+
+
+def test_a_print_of_a_tensor_is_told_in_words() -> None:
+    printed = replace(calls("print", 0.02), detail="a tensor")
+    (found,) = ask("log-printing", case(seen=evidence(calls=(printed,))))
+    assert "prints a tensor, once an iteration" in found.evidence
+
+
 def test_what_half_of_the_iterations_do_is_no_exception() -> None:
     assert slow_iterations([0.1, 0.3] * 50) == {}
 

@@ -12,7 +12,7 @@ from autotune.findings.log_printing import LogPrinting
 from autotune.findings.made_on_host import MadeOnHost
 from autotune.findings.measures import at, iteration_s
 from autotune.findings.sites import READOUTS, elsewhere, statement_of, within
-from autotune.findings.stalls import slow_iterations, working_s
+from autotune.findings.stalls import slow_iterations, working_s, writing_iterations
 from autotune.findings.tensor_readout import TensorReadout
 from autotune.words import duration_words
 from autotune_trials.protocol.evidence import Calls, Frames, Pause, Place
@@ -46,7 +46,8 @@ class HostWork(Rule):
             )
         if "frames" in evidence.blind:
             raise NotJudgeable(evidence.blind["frames"])
-        slow = set(slow_iterations(working_s(evidence)))
+        working = working_s(evidence)
+        slow = set(slow_iterations(working, writing_iterations(evidence, working)))
         ordinary = max(1, len(evidence.times_s) - len(slow))
         judged = [c for c in evidence.calls if c.kind in JUDGED]
         seconds: dict[Place, float] = {}

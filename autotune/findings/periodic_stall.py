@@ -10,6 +10,7 @@ from autotune.findings.stalls import (
     LEAST_PERIOD,
     LEAST_SEEN,
     RHYTHM_SHARE,
+    SLOW_DEVIATIONS,
     SLOW_SHARE,
     Stall,
     blamed,
@@ -26,8 +27,9 @@ class PeriodicStall(Rule):
     title = "Training stops at regular intervals"
     card = (
         f"Every N-th iteration (N is at least {LEAST_PERIOD}; seen at least {LEAST_SEEN} times and"
-        f" in {RHYTHM_SHARE:.0%} of the iterations due) takes more than {SLOW_SHARE:.0%} longer"
-        " than usual: a checkpoint, images, statistics in the loop. The cost is the extra time,"
+        f" in {RHYTHM_SHARE:.0%} of the iterations due) takes longer than usual by more than"
+        f" {SLOW_SHARE:.0%} and by more than {SLOW_DEVIATIONS:g} times the scatter of the others, or"
+        f" writes files for more than {SLOW_SHARE:.0%} of the usual time: a checkpoint, images, statistics in the loop. The cost is the extra time,"
         f" spread over all iterations. Threshold: {LEAST_SHARE:.0%} of an iteration. The finding"
         " points to the line where the training thread was seen during the stall. Evaluation and"
         " new epochs do not count, unless they write files."

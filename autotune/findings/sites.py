@@ -224,8 +224,9 @@ class SiteRule(Rule):
             for site in named
         )
         in_wait = min(cost, sum(site.data_s for site in found)) if wait_s(case) else 0.0
-        part = f", {duration_words(in_wait)} of it in the wait for batches" if in_wait else ""
         own = cost - in_wait
+        some = f"{duration_words(in_wait)} of it " if own >= LEAST_S else ""
+        part = f", {some}part of the wait for batches" if in_wait else ""
         return [
             self.finding(
                 case,

@@ -185,6 +185,30 @@ def test_a_rhythm_is_found_among_noise(period: int, offset: int) -> None:
     assert not ask("straggler-steps", case(seen=stalling(times)))
 
 
+@pytest.mark.parametrize("scatter", [0.02, 0.15, 0.25])
+def test_a_checkpoint_keeps_its_rhythm_however_much_iterations_scatter(scatter: float) -> None:
+    dice = random.Random(7)
+    saves = tuple(range(9, 150, 10))
+    times = [max(0.04, dice.gauss(0.1, 0.1 * scatter)) + 0.1 * (i in saves) for i in range(150)]
+    written = calls("file_write", 0.1, iterations=saves, place=OTHER)
+    seen = Evidence(
+        times_s=tuple(times),
+        calls=(written,),
+        frames=tuple(Frames(i, "other", OTHER, 0.1, "torch.serialization.save") for i in saves),
+    )
+    (found,) = ask("periodic-stall", case(seen=seen))
+    assert found.evidence.startswith("Every 10 iterations") and found.place == OTHER
+    assert found.cost_s == pytest.approx(0.01, rel=0.25)
+    assert not ask("straggler-steps", case(seen=seen))
+
+
+def test_a_stall_beside_a_file_that_every_step_writes() -> None:
+    times = [0.1 + 0.2 * (i % 20 == 4) for i in range(300)]
+    written = calls("file_write", 0.05, iterations=tuple(range(300)), place=LINE)
+    (found,) = ask("periodic-stall", case(seen=replace(stalling(times), calls=(written,))))
+    assert found.evidence.startswith("Every 20 iterations") and found.place == OTHER
+
+
 def test_two_rhythms_are_told_apart() -> None:
     times = [
         0.1 + (0.2 if i % 20 == 4 else 0.0) + (0.5 if i % 70 == 9 else 0.0) for i in range(400)
@@ -247,6 +271,8 @@ def test_what_is_copied_while_a_batch_is_made_is_counted_once() -> None:
 
     assert costs(0.04, made) == [pytest.approx(0.04), None]
     assert costs(0.04, made, again) == [pytest.approx(0.04), pytest.approx(0.01)]
+    (told,) = ask("array-copies", case(seen=evidence(phases(data=0.04), calls=(made,))))
+    assert "(22%), part of the wait for batches: train.py:17" in told.evidence
     assert costs(0.001, made) == [pytest.approx(0.03)], "no wait is reported"
 
 

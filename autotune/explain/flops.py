@@ -92,7 +92,7 @@ def model_flops(operators: Sequence[Operator], steps: int) -> float | None:
         r.share
         for r in operators
         if r.flops is None
-        and (_UNCOUNTED.search(r.name) or (r.why == SPARSE and kind(r.name) is Kind.PRODUCT))
+        and (_UNCOUNTED.search(r.name) or (SPARSE in r.why and kind(r.name) is Kind.PRODUCT))
     )
     if uncounted > UNCOUNTED_SHARE:
         return None

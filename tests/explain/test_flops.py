@@ -5,6 +5,7 @@ counter.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 
 from autotune.explain.flops import Kind, kind, model_flops, work
 from autotune.explain.records import Operator
-from autotune.explain.roofline import raised
+from autotune.explain.roofline import judged, raised
 from autotune.explain.table import operators
 from autotune.explain.trace import Signature, read_trace
 
@@ -175,8 +176,11 @@ def test_a_sparse_product_is_not_counted_as_a_dense_one(tmp_path: Path) -> None:
     products = [r for r in table if "[400, 400]" in r.shapes and kind(r.name) is Kind.PRODUCT]
     assert products and all(r.flops is None for r in products)
     assert any("sparse" in r.why for r in products)
-    assert raised({"float32": 1.0, "memory": 1.0}, table)["float32"] == 1.0
-    assert model_flops(table, 1) is None
+    peaks = {"float32": 1.0, "memory": 1.0}
+    assert raised(peaks, table)["float32"] == 1.0
+    mixed = [replace(r, share=0.2) for r in products if "sparse" in r.why]
+    mixed += [replace(mixed[0], flops=1e6, why="")]  # a dense one beside it
+    assert model_flops(mixed, 1) is None and model_flops(judged(mixed, peaks), 1) is None
     dense = rows(tmp_path, lambda: (graph.to_dense() @ x).sum().backward())
     assert model_flops(dense, 1) == 4 * 400 * 400 * 64
 

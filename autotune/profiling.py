@@ -21,7 +21,9 @@ from autotune.stages.context import RunContext
 from autotune.stages.profile import explain_alone
 from autotune.tracking import Tracker
 from autotune.tuner import environment
+from autotune.verdict.timing import disturbed
 from autotune_spaces.base import Value
+from autotune_trials.protocol.messages import Window
 
 
 def profile_job(
@@ -65,6 +67,7 @@ def profile_job(
         notes = (
             *explanation.notes,
             *(str(record.notes[key]) for key in ("nvtx_modules",) if key in record.notes),
+            *disturbance(record.window),
         )
         found = Profile(
             spec.name,
@@ -79,3 +82,12 @@ def profile_job(
     with told_of_the_disk(directory, "run it again"):
         write_profile(found, directory)
     return found
+
+
+def disturbance(window: Window) -> tuple[str, ...]:
+    """A note if something else slowed the machine down while the job was timed."""
+    why = disturbed(window)
+    if why is None:
+        return ()
+    told = f"while the job was timed, {why}: its times may be too long;"
+    return (f"{told} profile it again when that is over",)

@@ -63,12 +63,15 @@ def work(signature: Signature, list_dtype: str = "") -> Work:
     found = RULES.get(base_name(signature.name))
     if found is None:
         return Work(why=f"the work that {signature.name} does is unknown")
+    if signature.sparse:
+        return Work(why=SPARSE)
     if list_dtype and "list" in signature.dtypes:
         signature = Signature(
             signature.name,
             signature.shapes,
             tuple(list_dtype if d == "list" else d for d in signature.dtypes),
             signature.values,
+            signature.sparse,
         )
     try:
         flops, nbytes = found[1](signature)
@@ -85,7 +88,12 @@ def model_flops(operators: Sequence[Operator], steps: int) -> float | None:
     Averaged over ``steps`` profiled iterations. Recomputed work (checkpointing) counts again. None
     if no such operator was counted, or some that take long cannot be.
     """
-    uncounted = sum(r.share for r in operators if r.flops is None and _UNCOUNTED.search(r.name))
+    uncounted = sum(
+        r.share
+        for r in operators
+        if r.flops is None
+        and (_UNCOUNTED.search(r.name) or (SPARSE in r.why and kind(r.name) is Kind.PRODUCT))
+    )
     if uncounted > UNCOUNTED_SHARE:
         return None
     counted = [
@@ -103,6 +111,7 @@ _UNCOUNTED = re.compile(
     r"|(?:scaled|grouped|int)_mm",
     re.IGNORECASE,
 )
+SPARSE = "an operand is sparse, and the trace does not record how many elements it has"
 UNCOUNTED_SHARE = 0.1  # of the operators' time
 
 

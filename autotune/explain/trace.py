@@ -69,6 +69,7 @@ class Signature:
     # "float32"; "list" for a list of tensors; "" for other arguments
     dtypes: tuple[str, ...] = ()
     values: tuple[str, ...] = ()  # plain arguments as text: "[2, 2]", "True"; "" for tensors
+    sparse: bool = False  # a tensor among them is sparse: its shape does not tell its size
 
     @property
     def tensors(self) -> tuple[tuple[Shape, str], ...]:
@@ -213,6 +214,7 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
 
 class _Arguments(msgspec.Struct, gc=False):
     dims: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Input Dims")
+    strides: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Input Strides")
     types: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Input type")
     values: msgspec.Raw = msgspec.field(default=msgspec.Raw(b"[]"), name="Concrete Inputs")
     external: int = msgspec.field(default=-1, name="External id")
@@ -238,7 +240,7 @@ class _Reader:
     """Takes in events in any order and builds the trace."""
 
     def __init__(self) -> None:
-        self._signatures: dict[tuple[str, bytes, bytes, bytes], Signature] = {}
+        self._signatures: dict[tuple[str, tuple[bytes, ...]], Signature] = {}
         self._names: dict[str, str] = {}
         self._ops: list[Op] = []
         self._externals: list[int] = []
@@ -288,15 +290,21 @@ class _Reader:
                 continue
 
     def _signature(self, name: str, arguments: _Arguments) -> Signature:
-        key = (name, bytes(arguments.dims), bytes(arguments.types), bytes(arguments.values))
+        parts = (arguments.dims, arguments.types, arguments.values, arguments.strides)
+        key = (name, tuple(map(bytes, parts)))
         found = self._signatures.get(key)
         if found is None:
-            dims, types, values = (msgspec.json.decode(part) for part in key[1:])
+            dims, types, values, strides = map(msgspec.json.decode, parts)
+            shapes, dtypes = tuple(map(_shape, dims)), tuple(map(_dtype, types))
             found = self._signatures[key] = Signature(
                 self._names.setdefault(name, name),
-                tuple(_shape(d) for d in dims),
-                tuple(_dtype(t) for t in types),
+                shapes,
+                dtypes,
                 tuple(map(str, values)),
+                any(
+                    shape and dtype and dtype != "list" and not stride
+                    for shape, dtype, stride in zip(shapes, dtypes, strides)
+                ),
             )
         return found
 

@@ -13,7 +13,8 @@ class ArrayCopies(SiteRule):
         "Every step makes tensors from arrays or lists with torch.tensor(…) or"
         " torch.as_tensor(…), which copies the data (lists element by element). The cost is"
         f" that of the statement. Threshold: {LEAST_SHARE:.0%} of an iteration. Copies in"
-        " DataLoader workers are not seen."
+        " DataLoader workers are not seen; those made while the training process waits for a batch"
+        " are part of loader-bound's cost."
     )
     kinds = ("tensor_from_array",)
     explains = ("host-bound",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from autotune.explain.records import Finding
 from autotune.findings.array_copies import ArrayCopies
@@ -11,10 +11,11 @@ from autotune.findings.file_writes import FileWrites
 from autotune.findings.log_printing import LogPrinting
 from autotune.findings.made_on_host import MadeOnHost
 from autotune.findings.measures import at, iteration_s
-from autotune.findings.stalls import slow_iterations, working_s
+from autotune.findings.sites import READOUTS, elsewhere, statement_of, within
+from autotune.findings.stalls import slow_iterations, working_s, writing_iterations
 from autotune.findings.tensor_readout import TensorReadout
 from autotune.words import duration_words
-from autotune_trials.protocol.evidence import Frames, Pause, Place
+from autotune_trials.protocol.evidence import Calls, Frames, Pause, Place
 
 RULES_ON_CALLS = (TensorReadout, LogPrinting, FileWrites, ArrayCopies, MadeOnHost)
 JUDGED = frozenset(kind for rule in RULES_ON_CALLS for kind in rule.kinds)
@@ -45,20 +46,20 @@ class HostWork(Rule):
             )
         if "frames" in evidence.blind:
             raise NotJudgeable(evidence.blind["frames"])
-        slow = set(slow_iterations(working_s(evidence)))
+        working = working_s(evidence)
+        slow = set(slow_iterations(working, writing_iterations(evidence, working)))
         ordinary = max(1, len(evidence.times_s) - len(slow))
-        statements = [
-            (c.place.file, *c.lines) for c in evidence.calls if c.kind in JUDGED and any(c.lines)
-        ]
+        judged = [c for c in evidence.calls if c.kind in JUDGED]
         seconds: dict[Place, float] = {}
         for frame in evidence.frames:
             if (
                 frame.phase == "other"
                 and frame.iteration not in slow
                 and frame.place.own
-                and not _told_elsewhere(frame, statements)
+                and not _told_elsewhere(frame, judged)
             ):
                 seconds[frame.place] = seconds.get(frame.place, 0.0) + frame.seconds
+        _take_off_calls(seconds, judged, slow)
         _take_off_collections(seconds, [p for p in evidence.pauses if p.iteration not in slow])
         lines = sorted(((s, p) for p, s in seconds.items()), key=lambda line: -line[0])
         lines = [
@@ -73,6 +74,16 @@ class HostWork(Rule):
             "Do it less often, vectorise it, or move it to a thread or to the DataLoader's workers."
         )
         return [self.finding(case, text, advice, cost, [place for _, place in lines])]
+
+
+def _take_off_calls(
+    seconds: dict[Place, float], judged: Sequence[Calls], slow: Collection[int]
+) -> None:
+    """Subtract the calls that a library makes: other rules judge them, but not their statement."""
+    for calls in judged:
+        if not calls.direct and calls.phase == "other" and calls.place in seconds:
+            spent = sum(s for i, s in zip(calls.iterations, calls.each_s) if i not in slow)
+            seconds[calls.place] -= min(spent, seconds[calls.place])
 
 
 def _take_off_collections(seconds: dict[Place, float], pauses: Sequence[Pause]) -> None:
@@ -95,10 +106,11 @@ def _take_off_collections(seconds: dict[Place, float], pauses: Sequence[Pause]) 
             left -= taken
 
 
-def _told_elsewhere(frame: Frames, statements: Sequence[tuple[str, int, int]]) -> bool:
+def _told_elsewhere(frame: Frames, judged: Sequence[Calls]) -> bool:
     """Whether torch is at work here, or a statement that other rules judge."""
-    inside = any(
-        file == frame.place.file and first <= frame.place.line <= last
-        for file, first, last in statements
+    return frame.leaf.startswith("torch.") or any(
+        c.direct
+        and within(statement_of(c), frame.place)
+        and not (c.kind in READOUTS and elsewhere(frame))
+        for c in judged
     )
-    return inside or frame.leaf.startswith("torch.")

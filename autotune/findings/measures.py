@@ -12,6 +12,7 @@ from autotune.findings.base import Case, NotJudgeable
 from autotune_trials.protocol.evidence import Frames, Place
 from autotune_trials.protocol.messages import PHASES
 
+NAMED_SHARE = 0.1  # of the costliest line: cheaper ones are not named
 COMPUTE = ("forward", "backward", "optimizer", "other")  # phases in which operators run
 
 PRODUCTS = frozenset(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import fmean
 
 from autotune.explain.records import Finding
@@ -21,7 +22,7 @@ class EagerOptimizer(Rule):
     card = (
         f"The step of an optimizer with at least {TENSORS} parameters is at least {FASTER:g} times"
         " as fast with another of torch's implementations (foreach, fused), tried on copies of the"
-        " parameters after the watched iterations. The cost is what this would save of the watched"
+        " parameters after the watched iterations. The cost is what this would save of the timed"
         f" optimizer phase. Threshold: {COST_SHARE:.0%} of an iteration. The finding points to"
         " where the optimizer is built."
     )
@@ -30,7 +31,7 @@ class EagerOptimizer(Rule):
     explains = ("launch-bound", "host-bound")
 
     def judge(self, case: Case) -> list[Finding]:
-        whole = iteration_s(case)
+        whole, phase_s = _timed(case)
         need(case, "settings")
         optimizers = case.evidence.optimizers
         tried = [o for o in optimizers if o.get("own_s") and o.get("best_s")]
@@ -38,15 +39,13 @@ class EagerOptimizer(Rule):
             why = next((str(o["untried"]) for o in optimizers if o.get("untried")), "")
             if why:
                 raise NotJudgeable(why)
-        phase = case.evidence.phase_times_s.get("optimizer") or ()
         step_s = sum(float(o["own_s"]) for o in tried)
         found = []
         for each in tried:
             own = float(each["own_s"])
             best = float(each["best_s"])
             tensors = int(each.get("tensors", 0))
-            # its part of the watched optimizer phase
-            part = fmean(phase) * own / step_s if phase else own
+            part = phase_s * own / step_s if phase_s else own
             cost = part * (1.0 - best / own)
             if tensors < TENSORS or own < FASTER * best or cost < COST_SHARE * whole:
                 continue
@@ -56,5 +55,16 @@ class EagerOptimizer(Rule):
                 f" {each.get('best')} takes {duration_words(part * best / own)}."
             )
             advice = f"Build it with {each.get('best')}=True."
-            found.append(self.finding(case, evidence, advice, cost, [place_of(each.get("place"))]))
+            told = self.finding(case, evidence, advice, cost, [place_of(each.get("place"))])
+            found.append(replace(told, share=cost / whole))
         return found
+
+
+def _timed(case: Case) -> tuple[float, float]:
+    """Seconds of an iteration and of its optimizer phase, as timed: watching slows steps down that
+    read tensors.
+    """
+    watched_s = iteration_s(case)
+    if case.anatomy is not None:
+        return case.anatomy.iteration_s, case.anatomy.phases_s.get("optimizer", 0.0)
+    return watched_s, fmean(case.evidence.phase_times_s.get("optimizer") or (0.0,))

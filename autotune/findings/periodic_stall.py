@@ -10,6 +10,7 @@ from autotune.findings.stalls import (
     LEAST_PERIOD,
     LEAST_SEEN,
     RHYTHM_SHARE,
+    SLOW_DEVIATIONS,
     SLOW_SHARE,
     Stall,
     blamed,
@@ -26,8 +27,9 @@ class PeriodicStall(Rule):
     title = "Training stops at regular intervals"
     card = (
         f"Every N-th iteration (N is at least {LEAST_PERIOD}; seen at least {LEAST_SEEN} times and"
-        f" in {RHYTHM_SHARE:.0%} of the iterations due) takes more than {SLOW_SHARE:.0%} longer"
-        " than usual: a checkpoint, images, statistics in the loop. The cost is the extra time,"
+        f" in {RHYTHM_SHARE:.0%} of the iterations due) takes longer than usual by more than"
+        f" {SLOW_SHARE:.0%} and by more than {SLOW_DEVIATIONS:g} times the scatter of the others, or"
+        f" writes files for more than {SLOW_SHARE:.0%} of the usual time: a checkpoint, images, statistics in the loop. The cost is the extra time,"
         f" spread over all iterations. Threshold: {LEAST_SHARE:.0%} of an iteration. The finding"
         " points to the line where the training thread was seen during the stall. Evaluation and"
         " new epochs do not count, unless they write files."
@@ -71,7 +73,12 @@ class PeriodicStall(Rule):
         if writing is not None and max(written, statement) > WRITTEN_SHARE * stall.cost_s * len(
             stall.iterations
         ):
-            text += f" The time is spent in {writing.detail} at {at(writing.place)}."
+            told = (
+                f"The time is spent in {writing.detail}"
+                if writing.direct
+                else f"A library writes files, above all {writing.detail},"
+            )
+            text += f" {told} at {at(writing.place)}."
             advice = (
                 "Write less often, or write a copy of the data from a thread"
                 " (torch.distributed.checkpoint.async_save does so for checkpoints)."

@@ -13,9 +13,10 @@ from typing import ClassVar
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
-from autotune.findings.measures import at, iteration_s
+from autotune.findings.loader_bound import wait_s
+from autotune.findings.measures import NAMED_SHARE, at, iteration_s
 from autotune.words import duration_words
-from autotune_trials.protocol.evidence import Calls, Evidence, Place
+from autotune_trials.protocol.evidence import Calls, Evidence, Frames, Place
 
 # of an iteration: confirm does not count less as a gain (stages/confirm.py), so it is not worth a
 # person's time
@@ -38,6 +39,8 @@ TRAINING = (
 # phases in which a line stands for more than its own calls, so samples do not count
 NOT_SAMPLED = frozenset({"data", "backward", "optimizer"})
 NAMED = 3  # lines named in an evidence
+# tensors turned into Python values: the statement is computed to read the result
+READOUTS = frozenset({"item", "tolist", "bool", "float", "int"})
 
 
 @dataclass(frozen=True)
@@ -50,18 +53,21 @@ class Site:
     detail: str
     per_step: float  # calls per iteration
     call_s: float  # in the calls
-    cost_s: float  # of the statement that makes them, without other calls in it
+    data_s: float  # of which while a batch is made
+    # of the statement that makes them, without other calls in it; of the calls alone if a library
+    # makes them: the statement may be the whole training
+    cost_s: float
     statement: tuple[str, int, int]  # file, first and last line
     iterations: frozenset[int]
 
 
 def sites(evidence: Evidence, kinds: Collection[str]) -> list[Site]:
     """The lines of training that make calls of ``kinds``, the costliest first."""
-    groups: dict[tuple[str, str, int, str], list[Calls]] = {}
+    groups: dict[tuple[str, str, int, str, bool], list[Calls]] = {}
     for calls in evidence.calls:
         if calls.kind in kinds and calls.phase != "away":
             groups.setdefault(
-                (calls.kind, calls.place.file, calls.place.line, calls.device), []
+                (calls.kind, calls.place.file, calls.place.line, calls.device, calls.direct), []
             ).append(calls)
     return sorted(
         (_site(evidence, group) for group in groups.values()), key=lambda site: -site.cost_s
@@ -71,48 +77,74 @@ def sites(evidence: Evidence, kinds: Collection[str]) -> list[Site]:
 def _site(evidence: Evidence, group: Sequence[Calls]) -> Site:
     steps, first = max(1, len(evidence.times_s)), group[0]
     call_s = sum(c.seconds for c in group) / steps
-    phases = {c.phase for c in group} - NOT_SAMPLED
-    statement = _statement(first)
-    others_s = math.fsum(
-        c.seconds
-        for c in evidence.calls
-        if c not in group and c.phase in phases and _in(statement, c.place)
-    )
-    line_s = max(statement_s(evidence, first, phases) - others_s, 0.0) / steps
+    line_s = _line_s(evidence, group) / steps if first.direct else 0.0
     return Site(
         kind=first.kind,
         place=first.place,
         device=first.device,
-        detail=first.detail,
+        detail=_detail(group),
         per_step=sum(c.count for c in group) / steps,
         call_s=call_s,
+        data_s=sum(c.seconds for c in group if c.phase == "data") / steps,
         cost_s=call_s if call_s >= STATEMENT_SHARE * line_s else line_s,
-        statement=statement,
+        statement=statement_of(first),
         iterations=frozenset().union(*(c.iterations for c in group)),
     )
+
+
+def _line_s(evidence: Evidence, group: Sequence[Calls]) -> float:
+    """Total seconds in the statement that makes the calls, without other calls in it."""
+    first, phases = group[0], {c.phase for c in group} - NOT_SAMPLED
+    statement = statement_of(first)
+    others_s = math.fsum(
+        c.seconds
+        for c in evidence.calls
+        if c not in group and c.phase in phases and within(statement, c.place)
+    )
+    return max(statement_s(evidence, first, phases) - others_s, 0.0)
+
+
+def _detail(group: Sequence[Calls]) -> str:
+    """What the calls were; of several files written at one line, the one that takes longest."""
+    details = {c.detail for c in group} if group[0].kind == "file_write" else ()
+    if len(details) < 2:
+        return group[0].detail
+    longest = max(group, key=lambda c: c.seconds)
+    return f"{longest.detail} and {len(details) - 1} more"
 
 
 def statement_s(evidence: Evidence, calls: Calls, phases: Collection[str]) -> float:
     """Total sampled seconds in the statement that makes ``calls``.
 
-    Time that torch spends in it on the training itself does not count.
+    Time that torch spends in it on the training itself does not count, nor does that of other
+    libraries if a tensor is read out: they may be given the result.
     """
-    statement = _statement(calls)
+    statement = statement_of(calls)
     return math.fsum(
         frame.seconds
         for frame in evidence.frames
-        if _in(statement, frame.place)
+        if within(statement, frame.place)
         and frame.phase in phases
         and not frame.leaf.startswith(TRAINING)
+        and not (calls.kind in READOUTS and elsewhere(frame))
     )
 
 
-def _statement(calls: Calls) -> tuple[str, int, int]:
+def elsewhere(frame: Frames) -> bool:
+    """Whether a library other than torch was at work."""
+    file, function = frame.place.file, frame.place.function
+    module = file.removesuffix(".py").removesuffix("/__init__").rpartition("/")[2]
+    ours = frame.leaf.endswith(f"{module}.{function}")
+    return bool(frame.leaf) and not ours and not frame.leaf.startswith("torch.")
+
+
+def statement_of(calls: Calls) -> tuple[str, int, int]:
+    """File, first and last line of the statement that makes ``calls``."""
     line = calls.place.line
     return (calls.place.file, *(calls.lines if any(calls.lines) else (line, line)))
 
 
-def _in(statement: tuple[str, int, int], place: Place) -> bool:
+def within(statement: tuple[str, int, int], place: Place) -> bool:
     file, first, last = statement
     return place.file == file and first <= place.line <= last
 
@@ -150,7 +182,11 @@ def lost_s(case: Case, host_s: float) -> float:
 
 
 class SiteRule(Rule):
-    """A rule about calls made in every step: one finding for all its lines together."""
+    """A rule about calls made in every step: one finding for all its lines together.
+
+    Calls made while the training process waits for a batch cost nothing of their own if that wait
+    is reported: :mod:`loader_bound` has its cost.
+    """
 
     kinds: ClassVar[tuple[str, ...]]
     one_finding = True
@@ -182,15 +218,22 @@ class SiteRule(Rule):
         cost = self.cost_s(case, found)
         if cost < max(LEAST_SHARE * whole, LEAST_S):
             return []
-        named = [site for site in found if site.cost_s >= 0.1 * found[0].cost_s][:NAMED]
+        named = [site for site in found if site.cost_s >= NAMED_SHARE * found[0].cost_s][:NAMED]
         lines = "; ".join(
             f"{at(site.place)} {self.says(case, site)} ({duration_words(site.cost_s)})"
             for site in named
         )
-        text = f"{of_iteration(cost, whole)}: {lines}."
+        in_wait = min(cost, sum(site.data_s for site in found)) if wait_s(case) else 0.0
+        own = cost - in_wait
+        some = f"{duration_words(in_wait)} of it " if own >= LEAST_S else ""
+        part = f", {some}part of the wait for batches" if in_wait else ""
         return [
             self.finding(
-                case, text, self.advice(case, found[0]), cost, [site.place for site in named]
+                case,
+                f"{of_iteration(cost, whole)}{part}: {lines}.",
+                self.advice(case, found[0]),
+                own if own >= LEAST_S else None,
+                [site.place for site in named],
             )
         ]
 

@@ -21,7 +21,8 @@ from autotune_trials.protocol.evidence import Calls, Evidence, Place
 
 SLOW_SHARE = 0.25  # above the median, as a share of it, and
 # robust standard deviations (1.4826 MAD) above it: both make an iteration slow. A normal
-# distribution exceeds this once in 1e9
+# distribution exceeds this once in 1e9. An iteration that writes files for the first share is slow
+# however much the others scatter
 SLOW_DEVIATIONS = 6.0
 LEAST_PERIOD = 3  # every second iteration is a rhythm of the training itself (GANs, accumulation)
 LEAST_SEEN = 3  # times before it counts as a pattern
@@ -62,14 +63,37 @@ def working_s(evidence: Evidence, queued: bool = False) -> list[float]:
     return [max(0.0, seconds) for seconds in times]
 
 
-def slow_iterations(times: Sequence[float]) -> dict[int, float]:
-    """Index -> seconds above the usual iteration; {} if there are too many to be exceptions."""
+def writing_iterations(evidence: Evidence, times: Sequence[float]) -> frozenset[int]:
+    """Iterations that spend much of the usual time writing files; none if most do: that is the
+    training itself.
+    """
+    spent: Counter[int] = Counter()
+    for calls in evidence.calls:
+        if calls.kind == "file_write":
+            for index, seconds in zip(calls.iterations, calls.each_s):
+                spent[index] += seconds  # type: ignore[assignment]
+    bar = SLOW_SHARE * median(times) if times else 0.0
+    found = frozenset(i for i, seconds in spent.items() if seconds > bar and i < len(times))
+    return found if len(found) <= MOST_SHARE * len(times) else frozenset()
+
+
+def slow_iterations(
+    times: Sequence[float], writing: Collection[int] = frozenset()
+) -> dict[int, float]:
+    """Index -> seconds above the usual iteration; {} if there are too many to be exceptions.
+
+    ``writing``: iterations that are slow whatever the others' scatter.
+    """
     if len(times) < 3 * LEAST_SEEN:
         return {}
     usual = median(times)
     deviation = 1.4826 * median(abs(t - usual) for t in times)
     bar = max(SLOW_SHARE * usual, SLOW_DEVIATIONS * deviation)
-    slow = {index: t - usual for index, t in enumerate(times) if t - usual > bar}
+    slow = {
+        index: max(0.0, t - usual)
+        for index, t in enumerate(times)
+        if t - usual > bar or index in writing
+    }
     return slow if len(slow) <= MOST_SHARE * len(times) else {}
 
 
@@ -78,7 +102,8 @@ def stalls(evidence: Evidence, most: int = 3) -> tuple[list[Stall], Stall | None
     times, whole = working_s(evidence), working_s(evidence, queued=True)
     found: list[Stall] = []
     usual = median(whole) if whole else 0.0
-    left = {index: max(0.0, whole[index] - usual) for index in slow_iterations(times)}
+    slow = slow_iterations(times, writing_iterations(evidence, times))
+    left = {index: max(0.0, whole[index] - usual) for index in slow}
     while len(found) < most:
         stall = _rhythm(left, len(times))
         if stall is None:

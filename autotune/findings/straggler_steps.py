@@ -6,7 +6,7 @@ from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.findings.measures import at, iteration_s
 from autotune.findings.sites import LEAST_S, LEAST_SHARE
-from autotune.findings.stalls import LEAST_SEEN, SLOW_SHARE, blamed, stalls
+from autotune.findings.stalls import LEAST_SEEN, SLOW_DEVIATIONS, SLOW_SHARE, blamed, stalls
 from autotune.words import duration_words
 
 # A slow machine hits lines in proportion to the time they take. A line is to blame only if it holds
@@ -20,11 +20,12 @@ class StragglerSteps(Rule):
     name = "straggler-steps"
     title = "Some iterations take much longer"
     card = (
-        f"At least {LEAST_SEEN} iterations, at irregular intervals, take more than {SLOW_SHARE:.0%}"
-        f" longer than usual and spend {BLAME_SHARE:.0%} or more of the extra time at one line."
-        " Waiting for a core or for batches, garbage collection and recompilation do not count. The"
-        " cost is the extra time, spread over all iterations."
-        f" Threshold: {LEAST_SHARE:.0%} of an iteration."
+        f"At least {LEAST_SEEN} iterations, at irregular intervals, take longer than usual by more"
+        f" than {SLOW_SHARE:.0%} and by more than {SLOW_DEVIATIONS:g} times the scatter of the"
+        f" others, or write files for more than {SLOW_SHARE:.0%} of the usual time, and spend"
+        f" {BLAME_SHARE:.0%} or more of the extra time at one line. Waiting for a core or for"
+        " batches, garbage collection and recompilation do not count. The cost is the extra time,"
+        f" spread over all iterations. Threshold: {LEAST_SHARE:.0%} of an iteration."
     )
 
     def judge(self, case: Case) -> list[Finding]:

@@ -8,7 +8,6 @@ from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, times
 CALLED = {
     "item": ".item()",
     "tolist": ".tolist()",
-    "numpy": ".numpy()",
     "bool": "evaluates a tensor as a bool",
     "float": "float(…)",
     "int": "int(…)",
@@ -21,15 +20,15 @@ class TensorReadout(SiteRule):
     card = (
         "Every step checks tensors on the host (NaN checks, norms) or turns them into Python"
         " numbers and lists. On a CPU there is no device to wait for; the cost is that of the"
-        " statement, including everything it computes only to read the result. Threshold:"
-        f" {LEAST_SHARE:.0%} of an iteration."
+        " statement, including everything torch and the job compute only to read the result. Where"
+        " a library reads the tensor, only the time of its calls counts. Threshold:"
+        f" {LEAST_SHARE:.0%} of an iteration. numpy() copies nothing and is not counted."
     )
     kinds = tuple(CALLED)
     explains = ("host-bound",)
 
     def counts(self, case: Case, site: Site) -> bool:
-        # numpy() itself copies nothing
-        return site.device == "cpu" and not (site.kind == "numpy" and site.cost_s <= site.call_s)
+        return site.device == "cpu"
 
     def says(self, case: Case, site: Site) -> str:
         return (

@@ -93,6 +93,44 @@ def test_calls_are_seen_at_their_line(tuner: Tuner) -> None:
     assert not [c for c in seen.calls if "site-packages" in c.place.file]
 
 
+LIBRARY = """
+def step(loss):
+    for name in ("a1", "a2", "b"):
+        with open(name, "w") as file:
+            file.write(str(loss.item()))
+"""
+WITH_LIBRARY = (
+    CNN
+    + """
+import os, sys
+folder = os.path.abspath("site-packages")
+os.makedirs(folder)
+sys.path.insert(0, folder)
+with open("site-packages/library.py", "w") as file:
+    file.write(LIBRARY)
+import library
+optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+for _ in range(8):
+    for x, y in loader:
+        loss = criterion(model(x), y)
+        optimizer.zero_grad(); loss.backward()
+        optimizer.step()
+        library.step(loss)
+        value = loss.item()
+""".replace("LIBRARY", repr(LIBRARY))
+)
+
+
+def test_what_a_library_calls_is_told_from_what_the_job_calls(tuner: Tuner) -> None:
+    seen = watched(tuner, WITH_LIBRARY, watch_steps=20)
+    written = [c for c in seen.calls if c.kind == "file_write"]
+    assert [c.detail for c in written] == ["open('a1', 'w')", "open('b', 'w')"], "numbers are one"
+    assert {c.place.code for c in written} == {"library.step(loss)"}
+    assert not any(c.direct for c in written)
+    read = [(c.place.code, c.direct) for c in seen.calls if c.kind == "item"]
+    assert sorted(read) == [("library.step(loss)", False), ("value = loss.item()", True)]
+
+
 @pytest.mark.slow
 def test_frames_show_where_the_time_goes(tuner: Tuner) -> None:
     seen = watched(tuner, watch_seconds=1.0)

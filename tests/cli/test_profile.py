@@ -5,17 +5,23 @@ refuses.
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from command_line import QUICK, Job, make_job, started
+from rich.console import Console
 
 from autotune.cli.profile import with_settings
 from autotune.job.load import load_job
+from autotune.profiling import disturbance
+from autotune.report.profile import print_profile
 from autotune.results import Profile
 from autotune_spaces.codec import decode
+from autotune_trials.protocol.messages import Window
 
 PROGRAM = """\
 import torch
@@ -109,7 +115,26 @@ def test_tools_that_cannot_serve_get_one_line_each(
     for tool in ("Nsight Systems", "Nsight Compute"):
         assert said.count(f"{tool} was requested, but it profiles only GPUs") == 1
     notes = json.loads((folder(job) / "summary.json").read_text())["explanation"]["notes"]
-    assert len(notes) == 2 and all("torch.profiler was used" in note for note in notes)
+    assert sum("torch.profiler was used" in note for note in notes) == 2
+
+
+def test_a_busy_machine_is_told_under_the_headline(
+    done: subprocess.CompletedProcess[str], job: Job
+) -> None:
+    found = decode(Profile, json.loads((folder(job) / "summary.json").read_text()))
+    quiet = Window((0.01,) * 50, (32.0,) * 50, {}, foreign_load=0.1)
+    assert disturbance(quiet) == ()
+    notes = disturbance(replace(quiet, foreign_load=0.95))
+    noted = replace(found, explanation=replace(found.explanation, notes=notes))
+    console = Console(width=300, record=True, file=io.StringIO())
+    print_profile(console, noted, folder(job), Path("job.yaml"))
+    assert (
+        console.export_text()
+        .splitlines()[2]
+        .startswith(
+            "While the job was timed, other processes used 0.95 cores: its times may be too long;"
+        )
+    )
 
 
 def test_summary_json_has_every_figure(done: subprocess.CompletedProcess[str], job: Job) -> None:

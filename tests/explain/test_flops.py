@@ -5,6 +5,7 @@ counter.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from autotune.explain.flops import Kind, kind, model_flops, work
 from autotune.explain.records import Operator
+from autotune.explain.roofline import judged, raised
 from autotune.explain.table import operators
 from autotune.explain.trace import Signature, read_trace
 
@@ -165,6 +167,30 @@ def test_what_cannot_be_counted_is_not_left_out_in_silence(tmp_path: Path) -> No
     assert model_flops(table, 1) is None
     table = rows(tmp_path, lambda: head(x).sum().backward())
     assert model_flops(table, 1)
+
+
+def test_a_sparse_product_is_not_counted_as_a_dense_one(tmp_path: Path) -> None:
+    graph = torch.eye(400).to_sparse()
+    x = torch.randn(400, 64, requires_grad=True)
+    table = rows(tmp_path, lambda: torch.sparse.mm(graph, x).sum().backward())
+    products = [r for r in table if "[400, 400]" in r.shapes and kind(r.name) is Kind.PRODUCT]
+    assert products and all(r.flops is None for r in products)
+    assert any("sparse" in r.why for r in products)
+    peaks = {"float32": 1.0, "memory": 1.0}
+    assert raised(peaks, table)["float32"] == 1.0
+    mixed = [replace(r, share=0.2) for r in products if "sparse" in r.why]
+    mixed += [replace(mixed[0], flops=1e6, why="")]  # a dense one beside it
+    assert model_flops(mixed, 1) is None and model_flops(judged(mixed, peaks), 1) is None
+    dense = rows(tmp_path, lambda: (graph.to_dense() @ x).sum().backward())
+    assert model_flops(dense, 1) == 4 * 400 * 400 * 64
+
+
+def test_a_trace_without_strides_is_read_as_one_of_dense_tensors(tmp_path: Path) -> None:
+    a = torch.ones(40, 40)
+    rows(tmp_path, lambda: torch.mm(a, a))
+    trace = tmp_path / "trace.json"
+    trace.write_text(trace.read_text().replace("Input Strides", "Elsewhere"))
+    assert row(operators(read_trace(trace)), "aten::mm").flops == 2 * 40**3
 
 
 def test_an_optimizers_lists_are_counted_where_the_gradients_tell_their_type(

@@ -14,6 +14,7 @@ from autotune.explain.records import Finding, Peak, Side
 from autotune.findings import RULES, Case, NotJudgeable
 from autotune.results import Anatomy
 from autotune.verdict.timing import anatomy
+from autotune_spaces.facts import ReaderFacts
 from autotune_trials.protocol.evidence import Calls, Evidence, Frames, GraphBreak, Place, Transfer
 from autotune_trials.protocol.messages import Window
 
@@ -86,6 +87,62 @@ def test_waiting_for_batches_is_found_at_the_loader_and_the_data_set() -> None:
     assert found.cost_s == pytest.approx(0.05)
     assert (found.place.line, found.places, found.knob) == (41, (LINE,), "num_workers")
     assert "34%" in found.evidence and "train.py:17" in found.evidence
+
+
+def test_only_lines_worth_naming_are_listed() -> None:
+    cheap = Place("/home/me/train.py", 18)
+    seen = evidence(phases(data=0.05), frames=frames(0.05, "data") + frames(0.004, "data", cheap))
+    (found,) = ask("loader-bound", case(seen=seen))
+    assert found.places == (LINE,)
+
+
+def streamed(workers: int, leaf: str = "", **loader: Any) -> Case:
+    """A case that waits for batches of ``workers``, where the training thread is at ``leaf``."""
+    waiting = tuple(Frames(i, "data", LINE, 0.04, leaf) for i in range(60))
+    seen = evidence(
+        phases(data=0.05), loader={"place": place_data(), "num_workers": workers}, frames=waiting
+    )
+    facts = job()
+    return case(
+        seen=seen,
+        job=replace(
+            facts, loader=replace(facts.loader, **loader), reader=ReaderFacts(0.4, cpu_s=0.39)
+        ),
+    )
+
+
+def test_data_that_workers_would_not_split_have_to_be_split_first() -> None:
+    (found,) = ask("loader-bound", streamed(0, iterable=True, worker_sharding=False))
+    assert found.advice.startswith("First split the data") and found.knob == ""
+    (found,) = ask("loader-bound", streamed(0, iterable=True))
+    assert found.advice.startswith("Let worker processes") and found.knob == "num_workers"
+
+
+@pytest.mark.parametrize(("workers", "more"), [(4, True), (8, False)])
+def test_more_workers_than_cores_are_not_advised_where_they_compute(
+    workers: int, more: bool
+) -> None:
+    (found,) = ask("loader-bound", streamed(workers))
+    assert ("Use more workers" in found.advice) is more
+    assert ("the 8 cores cannot help" in found.advice) is not more
+    assert found.knob == ("num_workers" if more else "")
+    waiting = replace(streamed(workers).job, reader=ReaderFacts(0.4, cpu_s=0.1))
+    (found,) = ask("loader-bound", replace(streamed(workers), job=waiting))
+    assert "Use more workers" in found.advice
+
+
+@pytest.mark.parametrize(
+    ("leaf", "tensors", "packed"),
+    [
+        ("multiprocessing.connection.SocketClient", 17, True),
+        ("multiprocessing.connection.Connection._recv", 2, False),  # one large message
+        ("selectors._PollLikeSelector.select", 17, False),  # nothing has arrived yet
+    ],
+)
+def test_many_small_tensors_should_be_packed(leaf: str, tensors: int, packed: bool) -> None:
+    (found,) = ask("loader-bound", streamed(4, leaf, batch_tensors=tensors))
+    assert ("17 small tensors" in found.advice) is packed
+    assert ("Use more workers" in found.advice) is not packed
 
 
 def test_rounds_of_workers_are_waits_and_stragglers_are_not() -> None:
@@ -524,6 +581,20 @@ def test_a_loop_over_parameters_costs_what_gathering_saves() -> None:
         "of the phase as it was watched, not as it was tried"
     )
     assert (found.place.line, found.knob) == (30, "optimizer_impl")
+
+
+def test_an_optimizer_costs_what_it_took_when_nothing_watched() -> None:
+    timed = Window((0.05,) * 40, (64.0,) * 40, {"optimizer": 40 * 0.012})
+    (found,) = ask(
+        "eager-optimizer",
+        case(
+            seen=evidence(phases(optimizer=0.024), optimizers=optimizer()),
+            anatomy=anatomy(timed, 10),
+        ),
+    )
+    assert found.cost_s == pytest.approx(0.012 * 0.75)
+    assert found.share == pytest.approx(0.012 * 0.75 / 0.05)
+    assert "12.0 ms of each 50.0 ms" in found.evidence
 
 
 @pytest.mark.parametrize("changes", [{"tensors": 12}, {"best_s": 0.016}])

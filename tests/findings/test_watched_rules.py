@@ -134,6 +134,36 @@ def test_a_cheap_call_in_a_dear_statement_costs_the_statement() -> None:
     assert not ask("tensor-readout", case(seen=training))
 
 
+def test_what_a_library_reads_costs_its_calls_and_not_the_training_it_runs() -> None:
+    frames = tuple(Frames(i, "other", LINE, 0.02, "transformers.trainer.Trainer.go") for i in EVERY)
+    for kind, rule in (("bool", "tensor-readout"), ("file_write", "file-writes")):
+        for seconds, cost_s in ((1e-5, []), (0.005, [pytest.approx(0.005)])):
+            made = replace(calls(kind, seconds), direct=False)
+            seen = evidence(phases(other=0.021), calls=(made,), frames=frames)
+            assert [f.cost_s for f in ask(rule, case(seen=seen))] == cost_s
+            (work,) = ask("host-work", case(seen=seen))
+            assert work.cost_s == pytest.approx(0.02 - seconds)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "item"])
+def test_what_another_library_makes_of_a_tensor_is_no_readout(kind: str) -> None:
+    frames = tuple(Frames(i, "other", LINE, 0.02, "sklearn.metrics.f1_score") for i in EVERY)
+    seen = evidence(phases(other=0.021), calls=(calls(kind, 1e-5),), frames=frames)
+    assert not ask("tensor-readout", case(seen=seen))
+    (found,) = ask("host-work", case(seen=seen))
+    assert found.cost_s == pytest.approx(0.02) and found.place == LINE
+
+
+def test_of_several_files_written_at_a_line_the_costliest_is_named() -> None:
+    small, large = calls("file_write", 0.01), calls("file_write", 0.02)
+    seen = evidence(
+        calls=(replace(small, detail="open('a', 'w')"), replace(large, detail="torch.save"))
+    )
+    (found,) = ask("file-writes", case(seen=seen))
+    assert found.cost_s == pytest.approx(0.03)
+    assert "torch.save and 1 more, 2 times an iteration" in found.evidence
+
+
 def test_host_work_leaves_alone_what_other_rules_look_at() -> None:
     frames = tuple(Frames(i, "other", LINE, 0.02, "train.main") for i in EVERY)
     (found,) = ask("host-work", case(seen=evidence(phases(other=0.021), frames=frames)))
@@ -153,6 +183,30 @@ def test_a_rhythm_is_found_among_noise(period: int, offset: int) -> None:
     assert found.evidence.startswith(f"Every {period} iterations") and found.place == OTHER
     assert found.cost_s == pytest.approx(0.2 / period, rel=0.1)
     assert not ask("straggler-steps", case(seen=stalling(times)))
+
+
+@pytest.mark.parametrize("scatter", [0.02, 0.15, 0.25])
+def test_a_checkpoint_keeps_its_rhythm_however_much_iterations_scatter(scatter: float) -> None:
+    dice = random.Random(7)
+    saves = tuple(range(9, 150, 10))
+    times = [max(0.04, dice.gauss(0.1, 0.1 * scatter)) + 0.1 * (i in saves) for i in range(150)]
+    written = calls("file_write", 0.1, iterations=saves, place=OTHER)
+    seen = Evidence(
+        times_s=tuple(times),
+        calls=(written,),
+        frames=tuple(Frames(i, "other", OTHER, 0.1, "torch.serialization.save") for i in saves),
+    )
+    (found,) = ask("periodic-stall", case(seen=seen))
+    assert found.evidence.startswith("Every 10 iterations") and found.place == OTHER
+    assert found.cost_s == pytest.approx(0.01, rel=0.25)
+    assert not ask("straggler-steps", case(seen=seen))
+
+
+def test_a_stall_beside_a_file_that_every_step_writes() -> None:
+    times = [0.1 + 0.2 * (i % 20 == 4) for i in range(300)]
+    written = calls("file_write", 0.05, iterations=tuple(range(300)), place=LINE)
+    (found,) = ask("periodic-stall", case(seen=replace(stalling(times), calls=(written,))))
+    assert found.evidence.startswith("Every 20 iterations") and found.place == OTHER
 
 
 def test_two_rhythms_are_told_apart() -> None:
@@ -204,6 +258,28 @@ def test_a_checkpoint_between_epochs_is_a_stall_and_evaluation_is_not() -> None:
         and found.cost_s == pytest.approx(1.5 * 6 / 300)
         and "file_write" in found.evidence
     )
+
+
+def test_what_is_copied_while_a_batch_is_made_is_counted_once() -> None:
+    made = calls("tensor_from_array", 0.03, phase="data")
+    again = calls("tensor_from_array", 0.01, place=OTHER)
+
+    def costs(wait_s: float, *copies: Calls) -> list[object]:
+        seen = case(seen=evidence(phases(data=wait_s), calls=copies))
+        found = [*ask("loader-bound", seen), *ask("array-copies", seen)]
+        return [finding.cost_s for finding in found]
+
+    assert costs(0.04, made) == [pytest.approx(0.04), None]
+    assert costs(0.04, made, again) == [pytest.approx(0.04), pytest.approx(0.01)]
+    (told,) = ask("array-copies", case(seen=evidence(phases(data=0.04), calls=(made,))))
+    assert "(22%), part of the wait for batches: train.py:17" in told.evidence
+    assert costs(0.001, made) == [pytest.approx(0.03)], "no wait is reported"
+
+
+def test_a_print_of_a_tensor_is_told_in_words() -> None:
+    printed = replace(calls("print", 0.02), detail="a tensor")
+    (found,) = ask("log-printing", case(seen=evidence(calls=(printed,))))
+    assert "prints a tensor, once an iteration" in found.evidence
 
 
 def test_what_half_of_the_iterations_do_is_no_exception() -> None:

@@ -44,6 +44,8 @@ class Calls:
     each_s: tuple[float, ...] = ()  # seconds in each of ``iterations``
     # first and last line of the statement; for a file opened in a ``with``, of the whole block
     lines: tuple[int, int] = (0, 0)
+    # made by that line itself; False: by a library that it calls (``trainer.train()``)
+    direct: bool = True
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ format it.
 from __future__ import annotations
 
 import functools
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -41,6 +42,13 @@ class About(NamedTuple):
     nbytes: int = 0
 
 
+class Origin(NamedTuple):
+    """Where a call comes from."""
+
+    spot: Spot  # the innermost line of the job
+    direct: bool  # made by that line itself, not by a library that it calls
+
+
 # (args, kwargs, result); returns None if of no interest
 Describe = Callable[[tuple[Any, ...], dict[str, Any], Any], "About | None"]
 
@@ -50,7 +58,7 @@ class Tally:
     """Calls of one kind from one line in one phase."""
 
     about: About
-    spot: Spot
+    origin: Origin
     phase: int
     count: int = 0
     nbytes: int = 0
@@ -69,7 +77,8 @@ class CallObserver(Observer):
         self._thread = threading.get_ident()
         self._inside = False
         self.last_s = 0.0  # duration of the call being described
-        self._tallies: dict[tuple[str, str, int, int, int], Tally] = {}
+        self._direct = True  # whether the job itself made it
+        self._tallies: dict[tuple[str, str, int, int, bool, int, str], Tally] = {}
         self._names: list[str] = []
         self._failure = ""
         self._at_end: list[Callable[[], dict[str, Any]]] = []
@@ -92,7 +101,12 @@ class CallObserver(Observer):
     # ------------------------------------------------------------ used by readouts, copies, outputs
 
     def watch_calls(
-        self, owner: Any, attribute: str, describe: Describe, of_tensor: bool = False
+        self,
+        owner: Any,
+        attribute: str,
+        describe: Describe,
+        of_tensor: bool = False,
+        internal: bool = True,
     ) -> None:
         """Time ``owner.attribute``. Does nothing if this torch or library has no such function.
 
@@ -100,6 +114,7 @@ class CallObserver(Observer):
             of_tensor: a method of Tensor. torch passes methods to ``__torch_function__`` of Tensor
                 subclasses by looking them up in the class, and some subclasses compare them: they
                 must find torch's own.
+            internal: also watch calls that no job can change: torch's bookkeeping, and the agent's.
         """
         if getattr(owner, attribute, None) is None:
             return
@@ -128,20 +143,25 @@ class CallObserver(Observer):
                 finally:
                     seconds = perf_counter() - began
                     self._inside = False
-                self._note(describe, args, kwargs, result, seconds)
+                caller = sys._getframe(1).f_code.co_filename
+                if internal or not self.watch.places.internal(caller):
+                    self._note(describe, args, kwargs, result, seconds, caller)
                 return result
 
             return untraced(watched)
 
         self.agent.patches.add(name, owner, attribute, make)
 
-    def add(self, about: About, spot: Spot, seconds: float) -> None:
+    def add(self, about: About, origin: Origin, seconds: float) -> None:
         """Count one more call."""
         phase = self.agent.timer.clock.phase
-        key = (about.kind, about.device, id(spot[0]), spot[1], phase)
+        (code, line), direct = origin
+        # a line may write several files; numbered ones count as one
+        what = re.sub(r"\d+", "#", about.detail) if about.kind == "file_write" else ""
+        key = (about.kind, about.device, id(code), line, direct, phase, what)
         tally = self._tallies.get(key)
         if tally is None:
-            tally = self._tallies[key] = Tally(about, spot, phase)
+            tally = self._tallies[key] = Tally(about, origin, phase)
         index = self.watch.index
         tally.count += 1
         tally.nbytes += about.nbytes
@@ -155,9 +175,9 @@ class CallObserver(Observer):
         """All tallies so far, for :meth:`at_end`."""
         return tuple(self._tallies.values())
 
-    def here(self) -> Spot:
+    def here(self) -> Origin:
         """The job's current position."""
-        return self.watch.places.spot(sys._getframe(1))
+        return Origin(self.watch.places.spot(sys._getframe(1)), self._direct)
 
     # ------------------------------------------------------------------ internals
 
@@ -168,10 +188,11 @@ class CallObserver(Observer):
         kwargs: dict[str, Any],
         result: Any,
         seconds: float,
+        caller: str,
     ) -> None:
         if self._failure:
             return
-        self.last_s = seconds
+        self.last_s, self._direct = seconds, self.watch.places.own(caller)
         self._inside = True  # tensor calls made from here on are ours
         try:
             about = describe(args, kwargs, result)
@@ -184,10 +205,10 @@ class CallObserver(Observer):
             self._inside = False
 
     def _calls(self, tally: Tally) -> Calls:
-        places, about = self.watch.places, tally.about
+        places, about, spot = self.watch.places, tally.about, tally.origin.spot
         return Calls(
             kind=about.kind,
-            place=places.place(tally.spot),
+            place=places.place(spot),
             count=tally.count,
             seconds=sum(tally.each_s.values()),
             iterations=tuple(tally.each_s),
@@ -196,7 +217,8 @@ class CallObserver(Observer):
             nbytes=tally.nbytes,
             phase=NAMES[tally.phase],
             each_s=tuple(tally.each_s.values()),
-            lines=places.lines(tally.spot, block=about.kind == "file_write"),
+            lines=places.lines(spot, block=about.kind == "file_write"),
+            direct=tally.origin.direct,
         )
 
 

@@ -8,8 +8,7 @@ import sys
 import weakref
 from typing import Any
 
-from autotune_trials.agent.observers.calls import About, CallObserver, bytes_of, shape_of
-from autotune_trials.agent.observers.places import Spot
+from autotune_trials.agent.observers.calls import About, CallObserver, Origin, bytes_of, shape_of
 from autotune_trials.protocol.evidence import Transfer
 
 MAKERS = """
@@ -67,7 +66,7 @@ class Moves:
     def __init__(self, calls: CallObserver) -> None:
         self._calls = calls
         # id -> the tensor, its version, where it was made, how long that took
-        self._made: dict[int, tuple[Any, int | None, Spot, About, float]] = {}
+        self._made: dict[int, tuple[Any, int | None, Origin, About, float]] = {}
         self._transfers: dict[tuple[int, int, bool, bool], list[Any]] = {}
 
     def from_data(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About | None:
@@ -96,12 +95,12 @@ class Moves:
             return None
         made = self._made.pop(id(tensor), None)
         if made is not None and made[0]() is tensor and made[1] in (None, _version(tensor)):
-            _, _, spot, about, making_s = made
-            self._calls.add(about._replace(device=target), spot, making_s + seconds)
+            _, _, origin, about, making_s = made
+            self._calls.add(about._replace(device=target), origin, making_s + seconds)
             return None  # pinning would not help: it belongs on the device from the start
         pinned = target == "cuda" and bool(tensor.is_pinned())
         non_blocking = bool(kwargs.get("non_blocking", any(a is True for a in args[2:])))
-        spot = self._calls.here()
+        spot = self._calls.here().spot
         known = self._transfers.setdefault(
             (id(spot[0]), spot[1], pinned, non_blocking), [spot, 0, 0.0]
         )

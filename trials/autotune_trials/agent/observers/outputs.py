@@ -23,7 +23,7 @@ def install(calls: CallObserver) -> None:
         if kwargs.get("file") is not None and kwargs["file"] not in (sys.stdout, sys.stderr):
             return About("file_write", detail="print(…, file=…)")
         device = device_of(torch, args)
-        return About("print", device, "of a tensor" if device else "")
+        return About("print", device, "a tensor" if device else "")
 
     calls.watch_calls(builtins, "print", printed)
     calls.watch_calls(builtins, "open", opened)

@@ -12,6 +12,9 @@ from typing import Any
 
 from autotune_trials.protocol.evidence import Place
 
+# parts of torch that read tensors for their own bookkeeping, such as an optimizer's step count
+BOOKKEEPING = ("optim", "autograd", "amp", "utils/data")
+
 # (code object, line): recorded while the job runs, turned into a Place afterwards
 Spot = tuple[Any, int]
 
@@ -28,7 +31,8 @@ class Places:
             paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths
         }
         roots |= {p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages")}
-        roots.add(os.path.dirname(os.path.abspath(torch.__file__)))
+        theirs = os.path.dirname(os.path.abspath(torch.__file__))
+        roots.add(theirs)
         ours = set()
         for name in ("autotune", "autotune_trials", "autotune_spaces"):
             module = sys.modules.get(name)
@@ -36,6 +40,7 @@ class Places:
                 ours.add(os.path.dirname(os.path.abspath(str(module.__file__))))
         roots |= ours
         self._ours = tuple(os.path.join(root, "") for root in ours)
+        self._internal = (*self._ours, *(os.path.join(theirs, part, "") for part in BOOKKEEPING))
         self._roots = tuple(
             {os.path.join(form, "") for root in roots for form in (root, os.path.realpath(root))}
         )
@@ -52,6 +57,10 @@ class Places:
                 filename
             ).startswith(self._roots)
         return known
+
+    def internal(self, filename: str) -> bool:
+        """Whether ``filename`` is autotune's, or does torch's bookkeeping."""
+        return filename.startswith(self._internal)
 
     def spot(self, frame: Any) -> Spot:
         """Position of the innermost frame of the job's own code, else of the innermost frame of

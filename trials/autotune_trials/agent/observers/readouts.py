@@ -29,7 +29,7 @@ def install(calls: CallObserver) -> None:
     """
     torch = calls.torch
     for method, kind in METHODS.items():
-        calls.watch_calls(torch.Tensor, method, describe(kind), of_tensor=True)
+        calls.watch_calls(torch.Tensor, method, describe(kind), of_tensor=True, internal=False)
     if torch.cuda.is_available():
         calls.watch_calls(
             torch.cuda, "synchronize", lambda args, kwargs, result: About("synchronize", "cuda")

@@ -16,7 +16,7 @@ from autotune.stages.explain import better_peaks
 FIRST = {"float32": 50e9, "memory": 20e9, "dispatch": 1e-6}
 OBSERVATION: Any = SimpleNamespace(
     job=SimpleNamespace(device="cpu", intra_op_threads=2, matmul_precision="highest"),
-    machine=SimpleNamespace(device_name="cpu"),
+    machine=SimpleNamespace(device_index=0, device_name="cpu"),
     defaults={},
 )
 

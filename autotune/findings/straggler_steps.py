@@ -13,6 +13,7 @@ from autotune.words import duration_words
 # more of the extra time than that: at least this share, and more the more of an ordinary iteration
 # it takes.
 BLAME_SHARE = 0.6
+WHOLE_SHARE = 0.8  # of usual iterations: a line that is the whole training is to blame for nothing
 COMPILING = ("torch._dynamo", "torch._inductor", "torch._functorch")
 
 
@@ -47,6 +48,7 @@ class StragglerSteps(Rule):
             first.excess_s
             < (BLAME_SHARE + (1 - BLAME_SHARE) * min(1.0, first.usual_s / whole)) * excess
             or first.seen_in < LEAST_SEEN
+            or first.usual_s >= WHOLE_SHARE * whole
         ):
             return []
         if rest.amortised_s < max(LEAST_SHARE * whole, LEAST_S):

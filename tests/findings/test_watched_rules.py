@@ -224,6 +224,14 @@ def test_slow_steps_without_a_rhythm_are_stragglers() -> None:
     assert not ask("periodic-stall", case(seen=stalling(times)))
 
 
+def test_a_line_that_is_the_whole_training_is_not_blamed() -> None:
+    """``trainer.train()``: whatever is slow, is slow there."""
+    slow = set(random.Random(1).sample(range(300), 15))
+    times = tuple(0.1 + (0.2 if i in slow else 0.0) for i in range(300))
+    frames = tuple(Frames(i, "backward", LINE, t, "torch.nn") for i, t in enumerate(times))
+    assert not ask("straggler-steps", case(seen=Evidence(times_s=times, frames=frames)))
+
+
 def test_hits_from_outside_spread_over_all_lines_and_blame_nobody() -> None:
     slow = sorted(random.Random(1).sample(range(300), 15))
     times = [0.1 + (0.2 if i in slow else 0.0) for i in range(300)]

@@ -38,7 +38,7 @@ demo: $(STAMP) ## Tune a real training job: a small CNN on scikit-learn's digits
 ALONE := $(addprefix tests/,faults/test_out_of_memory.py findings/test_planted_faults.py \
 	house/test_answers_at_once.py verdict/test_loads.py)
 
-test: $(STAMP) ## Run the tests (10 to 15 minutes on two cores): every promise of the README, see tests/README.md
+test: $(STAMP) ## Run the tests (8 to 15 minutes on two cores): every promise of the README, see tests/README.md
 	OMP_NUM_THREADS=1 $(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder $(addprefix --ignore=,$(ALONE))
 	$(PYTEST) $(ALONE)
 

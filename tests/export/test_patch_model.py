@@ -140,7 +140,7 @@ def test_weights_are_initialised_before_their_layout_changes(tmp_path: Path) -> 
     [written] = make_patch(tuned(tmp_path, found, {"channels_last": True})).written
     notes = " ".join(written.change.notes)
     assert "in evaluation too: there `view()` may raise" in notes
-    assert "do not resume a checkpoint from before with a fused optimizer" in notes
+    assert "do not resume an earlier checkpoint with a fused optimizer" in notes
     assert "move" not in notes
 
 

@@ -91,8 +91,8 @@ def channels_last(context: Context) -> Change:
         *made.notes,
         "4-D outputs of the model are in channels_last, in evaluation too: there `view()` may"
         " raise an error, `reshape()` does not",
-        "do not resume a checkpoint from before with a fused optimizer: the momenta in it are laid"
-        " out otherwise than the weights, and fused kernels compute garbage then",
+        "do not resume an earlier checkpoint with a fused optimizer: its momenta and the weights then"
+        " have different layouts, and fused kernels mix up their elements",
     ]
     return change(edits, where, notes)
 

@@ -57,8 +57,8 @@ def optimizer_implementation(context: Context) -> Change:
         for note in put_aside(f"the optimizer's {name}", arg.value)
     ]
     notes.append(
-        "an optimizer's state from a checkpoint from before brings its own foreach and fused along:"
-        " after load_state_dict(), set them in its param_groups"
+        "the optimizer state of an earlier checkpoint brings its own foreach and fused: after"
+        " load_state_dict(), set them again in its param_groups"
     )
     if unsound:
         notes.append(

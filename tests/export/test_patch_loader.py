@@ -447,7 +447,7 @@ def test_an_optimizers_own_expression_is_named(tmp_path: Path) -> None:
     assert written.change.notes[0] == (
         "the optimizer's fused replaces `args.fused`, which no longer has any effect there"
     )
-    assert "load_state_dict(), set them in its param_groups" in written.change.notes[1]
+    assert "load_state_dict(), set them again in its param_groups" in written.change.notes[1]
 
 
 def test_one_call_for_two_optimizers_is_changed_once(tmp_path: Path) -> None:

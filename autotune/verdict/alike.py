@@ -55,7 +55,8 @@ def counted_alike(windows: Sequence[Window], *, later_epochs: bool) -> list[tupl
     done = [list(accumulate(w.samples)) for w in windows]  # samples, after each iteration
     counted = all(d and d[-1] > 0 for d in done)
     if any(w.workers and any(w.turnovers_at) for w in windows):
-        whole = [whole_epochs(w, later_epoch(w) or 0) for w in windows]
+        seconds = [(later_epoch(w) if later_epochs else None) or 0 for w in windows]
+        whole = [whole_epochs(w, second) for w, second in zip(windows, seconds, strict=True)]
         if later_epochs and counted and None in whole:
             starts, ends = _second_epochs(windows) or (starts, ends)
         else:

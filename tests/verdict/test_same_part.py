@@ -13,6 +13,7 @@ import pytest
 from autotune.stages.measuring.pair_figures import PairFigures
 from autotune.verdict.alike import OwnStalls, counted_alike, own_stalls
 from autotune.verdict.sequential import robust_mean
+from autotune.verdict.timing import first_counted, later_epoch
 from autotune_trials.protocol.messages import Record, Window
 
 SPEC: Any = SimpleNamespace(objective="throughput", second_objective="", planned_steps=20_000)
@@ -253,6 +254,24 @@ def test_epochs_ordered_by_length_are_compared_over_the_same_samples(rising: int
     slow = [epochs(0.02, 620, 0, s) for s in range(3)]
     fast = [epochs(0.01, 820, 2, 9 + s) for s in range(3)]
     assert speedup(figures(slow, fast)) == pytest.approx(2.0, rel=0.02)
+
+
+def test_the_first_epoch_counts_on_both_sides_where_one_shows_too_little_of_the_second() -> None:
+    def epochs(steps: int) -> Window:
+        turns = tuple(range(30, steps, 30))
+        lost = (0.0,) * len(turns)
+        return window(
+            noisy(0.1, steps, steps),
+            turnovers_at=turns,
+            turnovers_s=lost,
+            epoch_iterations=30,
+            workers=2,
+        )
+
+    short, long = epochs(45), epochs(119)
+    assert later_epoch(short) is None and later_epoch(long) is not None
+    (_, (start, _)) = counted_alike([short, long], later_epochs=False)
+    assert start == first_counted(long, later_epochs=False) < 30
 
 
 def test_a_short_first_pass_is_not_taken_for_an_epoch() -> None:

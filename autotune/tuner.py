@@ -77,6 +77,8 @@ PROVEN_AGAIN = (
 )
 EXPLAIN_ERROR = "explain-error.txt"
 
+REASONS_TOLD = 3  # knobs that do not apply, when nothing else is left to say
+
 
 @dataclass(frozen=True)
 class Proof:
@@ -150,8 +152,8 @@ def tune(context: RunContext) -> Result:
 def _warn_if_budget_is_short(context: RunContext, observation: Observation) -> None:
     """Warn in advance if one proof will take longer than the budget."""
     needed, budget_s = needed_s(context, observation), context.spec.budget.minutes * 60
-    if context.journal.find(SEARCH_BEGAN) is not None:
-        return  # a resumed run
+    if context.journal.find(SEARCH_BEGAN) is not None or not observation.domains:
+        return  # a resumed run, or nothing to search
     if context.executor.lanes() is None and needed > OVER * budget_s:
         context.journal.append(ANNOUNCED, "", needed)
         context.progress.note(
@@ -443,7 +445,9 @@ def _milder(
 def _why_nothing(context: RunContext, observation: Observation, searched: Searched) -> str:
     trials, better = searched.trials, BETTER[context.spec.objective]
     if not observation.domains:
-        return "no knob applies to this job on this machine"
+        reasons = [f"{name}: {why}" for name, why in observation.withdrawn.items()]
+        told = f" ({'; '.join(reasons)})" if 0 < len(reasons) <= REASONS_TOLD else ""
+        return f"no knob applies to this job on this machine{told}"
     if not trials:
         return "the time budget was used up before any configuration could be tried"
     measured = [t for t in trials if t.log_ratio is not None]

@@ -129,6 +129,15 @@ def test_a_start_that_is_not_paid_back_is_the_reason_to_keep(tmp_path: Path) -> 
         assert words in _why_nothing(context, observation, Searched((trial,), (), gains))
 
 
+def test_why_nothing_could_be_tried_is_told_if_few_knobs_were_asked_for() -> None:
+    context: Any = SimpleNamespace(spec=SimpleNamespace(objective="throughput"))
+    for count, told in ((1, True), (9, False)):
+        withdrawn = {f"flag{n}": "its samples cannot be counted" for n in range(count)}
+        observation: Any = SimpleNamespace(domains={}, withdrawn=withdrawn)
+        reason = _why_nothing(context, observation, Searched((), (), ()))
+        assert ("flag0: its samples cannot be counted" in reason) is told
+
+
 NOISE = 0.22  # five pairs prove nothing, a few more may
 
 

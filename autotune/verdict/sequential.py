@@ -23,8 +23,9 @@ Soc. B 51 (1989); spending the level look by look: K. Lan and D. DeMets, Biometr
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
+from statistics import median
 
 from autotune.verdict.bounds import BOUNDS
 
@@ -70,6 +71,24 @@ def robust_mean(
         ratios, np.zeros_like(ratios) if levels is None else np.array([levels], dtype=float)
     )
     return float(means[0]), float(errors[0]), len(values) - 1
+
+
+def levels_by_kind(levels: Sequence[float], kinds: Sequence[Hashable]) -> list[float]:
+    """Levels of pairs, less the median level of the pairs of their kind.
+
+    Pairs that ran on another machine or in the other order are of another kind. The second process
+    of a pair may find in memory what the first one read from the disk, which helps the faster side
+    more: then a level says in which direction its ratio errs.
+
+    Args:
+        levels: mean of the two log costs of each pair.
+        kinds: of each pair.
+    """
+    by_kind: dict[Hashable, list[float]] = {}
+    for kind, level in zip(kinds, levels, strict=True):
+        by_kind.setdefault(kind, []).append(level)
+    usual = {kind: median(found) for kind, found in by_kind.items()}
+    return [level - usual[kind] for kind, level in zip(kinds, levels, strict=True)]
 
 
 def critical_value(

@@ -11,13 +11,12 @@ machine's own clock have passed (a start takes 5 s, a window 4.5 s), or the look
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from loads import LOADS, Task, side_by_side
-from simulate import MACHINES, Machine
+from simulate import MACHINES, Machine, figures, fresh_pairs
 
 from autotune.verdict.difference import LOOKS, MARGIN, Difference, difference
 
@@ -30,18 +29,13 @@ PAGE = Path(__file__).parents[1] / "judge.md"
 
 def judged(machine: Machine, speed: float) -> Difference:
     """One judgement of a B that is ``speed`` times as fast as A."""
-    ratios: list[float] = []
-    levels: list[float] = []
+    costs: list[tuple[float, float]] = []
     for look, pairs in enumerate(LOOKS):
-        while len(ratios) < pairs:
-            forth = len(ratios) % 2 == 0
-            sides = [machine.fresh(s) for s in ((1.0, speed) if forth else (speed, 1.0))]
-            a, b = sides if forth else sides[::-1]
-            ratios.append(math.log(a / b))
-            levels.append(math.log(a * b) / 2)
+        fresh_pairs(machine, speed, costs, pairs)
+        ratios, levels = figures(costs)
         found = difference(ratios, look=look, levels=levels)
         last = look + 1 == len(LOOKS)
-        pair_s = machine.now_s / len(ratios)
+        pair_s = machine.now_s / pairs
         if found.state != "open" or last or LOOKS[look + 1] * pair_s > MINUTES * 60:
             break
     return found

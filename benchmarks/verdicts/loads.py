@@ -49,6 +49,8 @@ os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
 
+from simulate import levels_in_order  # noqa: E402
+
 from autotune.stages.measuring.fresh import REMEASURED  # noqa: E402
 from autotune.verdict.difference import LOOKS as JUDGE_LOOKS  # noqa: E402
 from autotune.verdict.difference import Difference, difference  # noqa: E402
@@ -245,7 +247,11 @@ class Core:
                 levels.append(level)
                 again += repeated
             decision = decide(
-                ratios, look=look, levels=levels, finalist=finalist, minimum_gain=MINIMUM_GAIN
+                ratios,
+                look=look,
+                levels=levels_in_order(levels),
+                finalist=finalist,
+                minimum_gain=MINIMUM_GAIN,
             )
             if decision.state != "continue":
                 break
@@ -263,7 +269,7 @@ class Core:
                 ratios.append(ratio)
                 levels.append(level)
                 again += repeated
-            found = difference(ratios, look=look, levels=levels)
+            found = difference(ratios, look=look, levels=levels_in_order(levels))
             if found.state != "open":
                 break
         return found, again

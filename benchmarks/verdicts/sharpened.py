@@ -16,7 +16,7 @@ import math
 from pathlib import Path
 
 import numpy as np
-from simulate import FINALIST, MACHINES, Machine
+from simulate import FINALIST, MACHINES, Machine, figures, fresh_pairs
 
 from autotune.results import Interval
 from autotune.verdict.speedup import LOOKS, SHARP, decide, half_width, sharpened
@@ -27,18 +27,12 @@ SEED = 81_818
 
 def claims(machine: Machine, speed: float) -> tuple[Interval, Interval, int] | None:
     """(at adoption, at the end, pairs at the end); None: not adopted."""
-    ratios: list[float] = []
-    levels: list[float] = []
+    costs: list[tuple[float, float]] = []
     first: Interval | None = None
     last = Interval(1.0, 1.0, 1.0)
     for look, pairs in enumerate(LOOKS):
-        while len(ratios) < pairs:
-            sides = [
-                machine.fresh(s) for s in ((1.0, speed) if len(ratios) % 2 == 0 else (speed, 1.0))
-            ]
-            baseline, candidate = sides if len(ratios) % 2 == 0 else sides[::-1]
-            ratios.append(math.log(baseline / candidate))
-            levels.append(math.log(baseline * candidate) / 2)
+        fresh_pairs(machine, speed, costs, pairs)
+        ratios, levels = figures(costs)
         if first is not None:
             last = sharpened(last, ratios, look=look, levels=levels)
         else:
@@ -49,7 +43,7 @@ def claims(machine: Machine, speed: float) -> tuple[Interval, Interval, int] | N
                 first = last = decision.interval
         if first is not None and half_width(last) <= SHARP:
             break
-    return None if first is None else (first, last, len(ratios))
+    return None if first is None else (first, last, len(costs))
 
 
 def row(kind: str, speed: float, runs: int) -> str:

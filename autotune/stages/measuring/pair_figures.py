@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 from typing import Any
 
 from autotune.executors.base import NODE
@@ -19,7 +19,7 @@ from autotune.objectives import WHOLE_TRAINING
 from autotune.results import Anatomy, TrainingTime
 from autotune.stages.measuring.fresh import wall_s
 from autotune.verdict.alike import OwnStalls, Values, counted_alike, own_stalls, stalls_alike
-from autotune.verdict.sequential import robust_mean
+from autotune.verdict.sequential import levels_by_kind, robust_mean
 from autotune.verdict.speedup import BACKED, MINIMUM_GAIN, LogRatio, noise_of
 from autotune.verdict.timing import (
     anatomy,
@@ -134,18 +134,12 @@ class PairFigures:
         return LogRatio(fmean(ratios), error, len(ratios))
 
     def log_levels(self) -> list[float]:
-        """How slow the machine was during each pair, in log units.
-
-        The mean of the pair's two log costs, less what is usual on the machine it ran on, and in
-        its order: the second process of a pair may find in memory what the first one read from the
-        disk, which helps the faster side more.
+        """How slow the machine was during each pair, in log units, beside others that ran on the
+        same machine and in the same order.
         """
-        levels = {s: fmean(map(math.log, self._costs_of(s))) for s in self.seeds}
-        kinds = {s: (node_of(self.candidate[s]), self._order(s)) for s in levels}
-        usual = {
-            kind: median(levels[s] for s in levels if kinds[s] == kind) for kind in kinds.values()
-        }
-        return [level - usual[kinds[s]] for s, level in levels.items()]
+        levels = [fmean(map(math.log, self._costs_of(s))) for s in self.seeds]
+        kinds = [(node_of(self.candidate[s]), self._order(s)) for s in self.seeds]
+        return levels_by_kind(levels, kinds)
 
     def _order(self, seed: int) -> int:
         """Which side of a pair ran first; always 0 if they ran in slices."""

@@ -199,8 +199,8 @@ class PairFigures:
         more = sum(b < a for a, b in zip(usual, full, strict=True))
         if more < len(usual) - 1 or len(usual) < 2:
             return None
-        levels = self.log_levels()
-        gains = [robust_mean(each, levels)[0] for each in (usual, full)]
+        # not weighted by levels: a pair is slow by the very stalls
+        gains = [robust_mean(each)[0] for each in (usual, full)]
         return math.exp(gains[1]) if gains[1] < BACKED * gains[0] else None
 
     def training_time(self, speedup: float) -> TrainingTime | None:

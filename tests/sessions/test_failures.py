@@ -100,17 +100,7 @@ def test_a_crash_after_running_out_of_memory_was_survived(make_session, survived
     assert failure.kind == "crash" and "KeyError: 'accuracy'" in failure.detail, failure
 
 
-@pytest.mark.parametrize(
-    ("machine", "cgroup", "kind"),
-    [
-        (0, 0, "killed"),
-        (1, 1, "oom"),
-        (1, 0, "killed"),
-        (1, None, "oom"),
-        (0, None, "killed"),
-        (None, None, "oom"),
-    ],
-)
+@pytest.mark.parametrize(("kills", "kind"), [(0, "killed"), (1, "oom"), (None, "oom")])
 @pytest.mark.parametrize(
     "line",
     [
@@ -120,27 +110,10 @@ def test_a_crash_after_running_out_of_memory_was_survived(make_session, survived
     ],
 )
 def test_killed_by_the_kernel_for_want_of_memory_or_by_somebody_else(
-    make_session, monkeypatch, line, machine, cgroup, kind
+    make_session, monkeypatch, line, kills, kind
 ):
-    """Only the kernel's counts distinguish them: first that of the job's cgroup, then that of the
-    machine. Without counts, memory is the more likely cause.
-    """
-    before_and_after = {
-        Path("/proc/vmstat"): [7, None if machine is None else 7 + machine],
-        Path("memory.events"): [3, None if cgroup is None else 3 + cgroup],
-    }
-    monkeypatch.setattr(
-        oom_kills, "counter_of", lambda pid: Path("memory.events") if cgroup is not None else None
-    )
-    monkeypatch.setattr(
-        oom_kills,
-        "read",
-        lambda counter: (
-            before_and_after[counter].pop(0)
-            if before_and_after[counter][1:]
-            else before_and_after[counter][0]
-        ),
-    )
+    """Only the kernel's count distinguishes them. Without it, memory is the more likely cause."""
+    monkeypatch.setattr(oom_kills.OomKills, "since", lambda self: kills)
     failure = failure_of(
         make_session(
             f"import sys\nfrom fake_agent import Agent\nagent = Agent()\nagent.plan()\n{line}\n"

@@ -14,7 +14,6 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.failures import SessionFailed
 from autotune_trials.protocol.messages import Fault, JobError
 from autotune_trials.session import ranks
-from autotune_trials.supervisor import process_tags
 from autotune_trials.supervisor.masking import Masks
 
 ACCUMULATES = (
@@ -49,11 +48,6 @@ class Postmortem:
     def begin(self) -> None:
         """Start counting OOM kills; called just before the command starts."""
         self._oom_kills = OomKills()
-
-    def trains(self, pid: int) -> None:
-        """Watch ``pid`` for OOM kills unless it belongs to another machine or pid namespace."""
-        if process_tags.mark_of(pid) == self._mark:
-            self._oom_kills.watch(pid)
 
     def failure(
         self, kind: str, detail: str, *, log_tail: str = "", where: str = ""

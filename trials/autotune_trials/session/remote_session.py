@@ -58,7 +58,6 @@ class Outpost(Session):
                 (self._number(connection), _from_elsewhere(message))
                 for connection, message in self.board.inbox
             ]
-            self._note_training()
             self.board.inbox.clear()
             for connection in [c for c in self._numbers if not c.open]:
                 messages.append((self._numbers.pop(connection), None))
@@ -82,11 +81,6 @@ class Outpost(Session):
         self._closing = True
         with self._turning:
             super().close()
-
-    def _note_training(self) -> None:
-        for _, message in self.board.inbox:
-            if isinstance(message, Hello):
-                self.postmortem.trains(message.pid)
 
     def _number(self, connection: Connection) -> int:
         if connection not in self._numbers:

@@ -285,7 +285,6 @@ class Session:
             return
         rank.hello = hello
         self._ranks[hello.rank] = rank
-        self.postmortem.trains(hello.pid)
 
     def run_plan(self, blocks: Sequence[Block]) -> list[BlockReport]:
         """Have all ranks run ``blocks``; return one report per block, merged over ranks (see

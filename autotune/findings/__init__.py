@@ -23,7 +23,6 @@ _RULES = {  # module -> class; findings of equal cost appear in this order
     "made_on_host": "MadeOnHost",
     "transfers": "TransfersNotOverlapped",
     "periodic_stall": "PeriodicStall",
-    "straggler_steps": "StragglerSteps",
     "gc_pauses": "GcPauses",
     "page_faults": "PageFaults",
     "host_work": "HostWork",
@@ -38,8 +37,6 @@ _RULES = {  # module -> class; findings of equal cost appear in this order
     "float8": "Float8",
     "padding": "Padding",
     "communication": "Communication",
-    "memory_nearly_full": "MemoryNearlyFull",
-    "cpu_governor": "CpuGovernor",
 }
 RULES: tuple[Rule, ...] = tuple(
     getattr(importlib.import_module(f"{__name__}.{module}"), name)()

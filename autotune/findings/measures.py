@@ -59,7 +59,7 @@ def phase_s(case: Case, *phases: str) -> float:
 
 
 def usual_s(times: Sequence[float], group: int = 1, limit: float = 2.0) -> float:
-    """Mean of ``times``, one per iteration, with outliers capped: stragglers are another finding.
+    """Mean of ``times``, one per iteration, with outliers capped: single slow iterations do not count.
 
     Times are taken ``group`` at a time (workers deliver in rounds: one long wait, then none), and
     no group counts for more than ``limit`` times the median group.

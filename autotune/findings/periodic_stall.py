@@ -39,10 +39,7 @@ class PeriodicStall(Rule):
         whole, evidence = iteration_s(case), case.evidence
         if len(evidence.times_s) < 3 * LEAST_SEEN:
             raise NotJudgeable(f"only {len(evidence.times_s)} iterations were watched")
-        found, rest = stalls(evidence)
-        slow = {
-            index for stall in (*found, *([rest] if rest else [])) for index in stall.iterations
-        }
+        found, slow = stalls(evidence)
         return [
             self._told(case, stall, slow, whole)
             for stall in found

@@ -19,7 +19,7 @@ class Recompiles(Rule):
         " function, with dynamo's own reason. One recompilation in warm-up, when a size is found"
         " to change, is normal."
     )
-    explains = ("straggler-steps", "periodic-stall", "host-work", "host-bound")
+    explains = ("periodic-stall", "host-work", "host-bound")
 
     def judge(self, case: Case) -> list[Finding]:
         need(case, "compiles")

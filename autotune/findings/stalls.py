@@ -1,4 +1,4 @@
-"""Iterations that take longer than the others, at regular intervals or not.
+"""Iterations that take longer than the others, at regular intervals.
 
     time of an iteration     ▁▁▁▁▂▁▁▁█▁▁▁▂▁▁▁▁▁▁█▁▁▁▁▁▁▁▁▂█     every 10th: a Stall with period 10
 
@@ -27,6 +27,7 @@ SLOW_DEVIATIONS = 6.0
 LEAST_PERIOD = 3  # every second iteration is a rhythm of the training itself (GANs, accumulation)
 LEAST_SEEN = 3  # times before it counts as a pattern
 RHYTHM_SHARE = 0.8  # share of the iterations due in a period that must be slow
+MOST = 3  # periods reported
 COVERED_SHARE = 0.5  # share of the slow iterations' total excess that a period must hold
 # of the iterations: if more are slow, that is the training itself
 MOST_SHARE = 0.4
@@ -36,7 +37,7 @@ MOST_SHARE = 0.4
 class Stall:
     """Slow iterations that belong together."""
 
-    period: int | None  # None: no rhythm
+    period: int
     iterations: tuple[int, ...]
     cost_s: float  # of one of them, beyond the usual iteration
     amortised_s: float  # per iteration, over all iterations
@@ -97,21 +98,20 @@ def slow_iterations(
     return slow if len(slow) <= MOST_SHARE * len(times) else {}
 
 
-def stalls(evidence: Evidence, most: int = 3) -> tuple[list[Stall], Stall | None]:
-    """The periodic stalls found, costliest first, and the slow iterations left without a period."""
+def stalls(evidence: Evidence) -> tuple[list[Stall], set[int]]:
+    """The periodic stalls found, costliest first, and all slow iterations, periodic or not."""
     times, whole = working_s(evidence), working_s(evidence, queued=True)
     found: list[Stall] = []
     usual = median(whole) if whole else 0.0
     slow = slow_iterations(times, writing_iterations(evidence, times))
     left = {index: max(0.0, whole[index] - usual) for index in slow}
-    while len(found) < most:
+    while len(found) < MOST:
         stall = _rhythm(left, len(times))
         if stall is None:
             break
         found.append(stall)
         left = {index: excess for index, excess in left.items() if index not in stall.iterations}
-    rest = _stall(None, left, sorted(left), len(times)) if len(left) >= LEAST_SEEN else None
-    return sorted(found, key=lambda stall: -stall.amortised_s), rest
+    return sorted(found, key=lambda stall: -stall.amortised_s), set(slow)
 
 
 def _rhythm(slow: dict[int, float], count: int) -> Stall | None:
@@ -129,13 +129,9 @@ def _rhythm(slow: dict[int, float], count: int) -> Stall | None:
         if len(hits) >= max(LEAST_SEEN, RHYTHM_SHARE * due) and excess > max(
             COVERED_SHARE * whole, covered
         ):
-            best, covered = _stall(period, slow, sorted(hits), count), excess
+            best = Stall(period, tuple(sorted(hits)), excess / len(hits), excess / count)
+            covered = excess
     return best
-
-
-def _stall(period: int | None, slow: dict[int, float], members: Sequence[int], count: int) -> Stall:
-    excess = sum(slow[index] for index in members)
-    return Stall(period, tuple(members), excess / max(1, len(members)), excess / count)
 
 
 @dataclass(frozen=True)
@@ -145,13 +141,9 @@ class Blamed:
     place: Place
     leaf: str
     excess_s: float  # in all slow iterations
-    usual_s: float  # in an ordinary one
-    seen_in: int  # of the slow iterations
 
 
-def blamed(
-    evidence: Evidence, members: Collection[int], others: Collection[int] = ()
-) -> list[Blamed]:
+def blamed(evidence: Evidence, members: Collection[int], others: Collection[int]) -> list[Blamed]:
     """Where the iterations ``members`` spend their extra time, costliest line first.
 
     ``others`` are slow for other reasons.
@@ -161,7 +153,6 @@ def blamed(
     slow_s: Counter[tuple[str, int]] = Counter()
     usual_s: Counter[tuple[str, int]] = Counter()
     leaves: dict[tuple[str, int], Counter[str]] = {}
-    seen: dict[tuple[str, int], set[int]] = {}
     places: dict[tuple[str, int], Place] = {}
     written = {(c.place.file, c.place.line) for c in evidence.calls if c.kind == "file_write"}
     for frame in evidence.frames:
@@ -175,7 +166,6 @@ def blamed(
         places[key] = frame.place
         if frame.iteration in inside:
             slow_s[key] += frame.seconds  # type: ignore[assignment]
-            seen.setdefault(key, set()).add(frame.iteration)
             leaves.setdefault(key, Counter())[frame.leaf] += frame.seconds  # type: ignore[assignment]
         else:
             usual_s[key] += frame.seconds  # type: ignore[assignment]
@@ -184,8 +174,6 @@ def blamed(
             places[key],
             leaves[key].most_common(1)[0][0],
             seconds - len(inside) * usual_s[key] / ordinary,
-            usual_s[key] / ordinary,
-            len(seen[key]),
         )
         for key, seconds in slow_s.items()
     ]

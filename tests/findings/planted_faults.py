@@ -58,7 +58,6 @@ class Planted:
 PLANTED = (
     Planted("checkpoint", "periodic-stall", says=("Every 20 iterations", "torch.save")),
     Planted("image", "periodic-stall", says=("Every 25 iterations", "Image.save")),
-    Planted("straggler", "straggler-steps"),
     Planted("garbage", "gc-pauses"),
     Planted(
         "page_faults",

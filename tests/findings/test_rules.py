@@ -625,28 +625,7 @@ def test_an_optimizer_that_could_not_be_tried() -> None:
     )
 
 
-# ---------------------------------------------------------------- the machine, the ranks
-
-
-@pytest.mark.parametrize(("used", "fires"), [(28.0, False), (29.0, True)])
-def test_nine_tenths_of_the_memory(used: float, fires: bool) -> None:
-    memory = {
-        "host_used_gib": used,
-        "host_total_gib": 32.0,
-        "device_used_gib": 79.0,
-        "device_total_gib": 80.0,
-    }
-    found = ask("memory-nearly-full", case(seen=evidence(memory=memory)))
-    assert bool(found) is fires
-    assert ask("memory-nearly-full", gpu_case(seen=evidence(memory=memory)))[0].cost_s is None
-    assert "could not be read" in refusal("memory-nearly-full", case())
-
-
-def test_a_governor_that_saves_power() -> None:
-    (found,) = ask("cpu-governor", case(seen=evidence(governors=("performance", "powersave"))))
-    assert "1 of 2 CPUs" in found.evidence
-    assert ask("cpu-governor", case(seen=evidence(governors=("performance",) * 8))) == []
-    assert "no frequency governor" in refusal("cpu-governor", case())
+# ---------------------------------------------------------------- the ranks
 
 
 def test_ranks_that_wait() -> None:

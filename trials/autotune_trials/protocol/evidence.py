@@ -112,16 +112,12 @@ class Evidence:
     loader: Mapping[str, Any] = field(default_factory=dict)
     # entry modules: dtypes of the parameters
     models: tuple[Mapping[str, Any], ...] = ()
-    # device_used_gib, device_total_gib, host_used_gib, host_total_gib
-    memory: Mapping[str, float] = field(default_factory=dict)
     world_size: int = 1
     # time in collective operations, one per iteration; () if not distributed
     communication_s: tuple[float, ...] = ()
     blind: Mapping[str, str] = field(default_factory=dict)  # what was not watched -> why
     # time the training thread was runnable but had no core, one per iteration; () if unknown
     queued_s: tuple[float, ...] = ()
-    # frequency governors of the CPUs this process may use; () without cpufreq
-    governors: tuple[str, ...] = ()
     fetching_s: float = 0.0  # total time workers spent fetching batches; 0 without workers
     decoding_s: float = 0.0  # part of fetching_s that PIL spent decoding JPEG images
     # padding tokens and all tokens of the batches, according to their attention_mask

@@ -6,7 +6,7 @@ everything that is timed.
                 sampler      lines at which the training thread was seen
                 pauses       garbage collections
                 compiles     dynamo's graph breaks and recompilations, with their reasons
-                settings     optimizers (tried out), loader, models, memory, governors
+                settings     optimizers (tried out), loader, models
                 calls        tensors read out, prints, files written, copies of arrays, tensors made on the host, transfers
 
 To add an observer, subclass :class:`Observer` and add a line to :mod:`watch`. An observer that

@@ -47,12 +47,8 @@ def surveyed(root: Path, cpus: str, **changes: object) -> JobFacts:
     )  # type: ignore[arg-type]
 
 
-def values(facts: JobFacts, cores: int = 64, **options: object) -> tuple[object, ...]:
-    return (
-        create("cpu_affinity", None, options.pop("values", None))
-        .domain(machine(cores=cores), facts)
-        .values
-    )  # type: ignore[arg-type]
+def values(facts: JobFacts, asked: list[str] | None = None) -> tuple[object, ...]:
+    return create("cpu_affinity", None, asked).domain(machine(cores=64), facts).values
 
 
 SMT = ["0,4", "1,5", "2,6", "3,7"]
@@ -99,19 +95,9 @@ def test_more_than_ten_nodes_keep_their_order(tmp_path: Path) -> None:
 
 def test_what_there_is_to_choose(tmp_path: Path) -> None:
     both = tree(tmp_path / "both", SMT, ["0-1,4-5", "2-3,6-7"])
-    assert values(surveyed(both, "0-7")) == ("all", "physical", "node-0", "node-1", "spare-1")
-    assert values(surveyed(both, "0-7", loader=None)) == ("all", "physical", "node-0", "node-1")
-    assert values(surveyed(both, "0-7"), cores=4) == ("all", "physical", "node-0", "node-1"), (
-        "a quota is no core to leave free"
-    )
-    assert values(surveyed(both, "0-7", world_size=2)) == ("all", "physical", "node-per-rank")
-    assert values(surveyed(both, "0,1,4,5")) == ("all", "physical", "spare-1"), (
-        "the job is on one node"
-    )
-    assert values(surveyed(tree(tmp_path / "flat", ["0", "1", "2", "3"], ["0-3"]), "0-3")) == (
-        "all",
-        "spare-1",
-    )
+    assert values(surveyed(both, "0-7")) == ("all", "physical", "node-0", "node-1")
+    assert values(surveyed(both, "0-7", world_size=2)) == ("all", "physical")
+    assert values(surveyed(both, "0,1,4,5")) == ("all", "physical"), "the job is on one node"
 
 
 def test_where_there_is_nothing_to_choose(tmp_path: Path) -> None:
@@ -121,31 +107,15 @@ def test_where_there_is_nothing_to_choose(tmp_path: Path) -> None:
         match="nothing to choose on one NUMA node with 2 CPUs, no two of which share a core",
     ):
         values(flat)
-    assert values(flat, values=["0"]) == ("all", "0"), "asked for by name"
+    assert values(flat, asked=["0"]) == ("all", "0"), "asked for by name"
     with pytest.raises(NotApplicable, match=r"none of the CPUs 5-6 .* \(0-1\)"):
-        values(flat, values=["5-6"])
+        values(flat, asked=["5-6"])
     with pytest.raises(NotApplicable, match="none of the CPUs node-1"):
-        values(flat, values=["node-1"])
+        values(flat, asked=["node-1"])
     with pytest.raises(NotApplicable, match="GOMP_CPU_AFFINITY"):
         values(job(SURVEYED, own_settings={"cpus": "0-7", "GOMP_CPU_AFFINITY": "0-3"}))
     with pytest.raises(NotApplicable, match="does not report which cores"):
         values(JOB)
-
-
-def test_ranks_are_spread_in_their_order(tmp_path: Path) -> None:
-    found, everything = read(tree(tmp_path, SMT, ["0-1,4-5", "2-3,6-7"])), frozenset(range(8))
-
-    def node(rank: int | None, ranks: int) -> frozenset[int]:
-        environ = {} if rank is None else {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
-        return cpus_of("node-per-rank", found, everything, environ)
-
-    first, second = found.nodes
-    assert [node(rank, 4) for rank in range(4)] == [first, first, second, second]
-    assert [node(rank, 2) for rank in range(2)] == [first, second]
-    assert node(0, 1) == first
-    assert node(None, 2) == frozenset(), (
-        "a launcher is no rank: what it starts must still find all nodes"
-    )
 
 
 def test_this_machine_is_read_right() -> None:
@@ -250,7 +220,7 @@ def test_the_gpus_node_takes_the_place_of_all_the_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look_at(with_gpus(tmp_path, TWO_NODES, [1, 0]), monkeypatch)
-    assert values(on_gpus(tmp_path, "0-7")) == ("all", "gpu-node", "spare-1")
+    assert values(on_gpus(tmp_path, "0-7")) == ("all", "gpu-node")
     assert values(on_gpus(tmp_path, "0-7", world_size=2)) == ("all", "gpu-node")
     found = dataclasses.replace(read(tmp_path / "sys"), gpus=gpus.near_gpus({}))
     cpus = [
@@ -265,14 +235,14 @@ def test_a_gpu_whose_node_does_not_matter_or_is_not_known(
 ) -> None:
     look_at(with_gpus(tmp_path / "unknown", TWO_NODES, [0, -1]), monkeypatch)
     unknown = on_gpus(tmp_path / "unknown", "0-7")
-    assert values(unknown) == ("all", "node-0", "node-1", "spare-1")
+    assert values(unknown) == ("all", "node-0", "node-1")
     with pytest.raises(NotApplicable, match="does not report the GPU's NUMA node"):
-        values(unknown, values=["gpu-node"])
+        values(unknown, asked=["gpu-node"])
     look_at(with_gpus(tmp_path / "one", {0: "0-7"}, [0]), monkeypatch)
     with pytest.raises(NotApplicable, match="all on one NUMA node"):
-        values(on_gpus(tmp_path / "one", "0-7"), values=["gpu-node"])
+        values(on_gpus(tmp_path / "one", "0-7"), asked=["gpu-node"])
     with pytest.raises(NotApplicable, match="trains on cpu"):
-        values(SURVEYED, values=["gpu-node"])
+        values(SURVEYED, asked=["gpu-node"])
 
 
 BOUND = """
@@ -338,14 +308,3 @@ def test_a_rank_that_trains_on_another_gpu_is_told(
     finally:
         os.sched_setaffinity(0, own)
     assert told is not None and SLOTS[1] in told
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU leaves none to spare")
-def test_the_code_for_a_spared_core_gives_it_to_workers() -> None:
-    source = (
-        "import os\n" + get("cpu_affinity").snippet("spare-1") + "\nmine = os.sched_getaffinity(0)"
-        "\nif os.fork() == 0: print(sorted(os.sched_getaffinity(0) - mine), flush=True)"
-        "\nelse: os.wait()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
-    assert done.stdout == f"[{max(os.sched_getaffinity(0))}]\n", done.stderr

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -29,11 +28,9 @@ VARIABLE = "AUTOTUNE_KNOB_CPU_AFFINITY"
 # the original CPUs of the command's first Python process, passed on to its children
 OWN_VARIABLE = "AUTOTUNE_OWN_CPUS"
 NODE = re.compile(r"node-(\d+)")
-WORDS = ("all", "physical", "gpu-node", "node-per-rank", "spare-1")
-FEWEST_TO_SPARE = 4  # with fewer CPUs, training cannot spare one
+WORDS = ("all", "physical", "gpu-node")
 # with one of these set, OpenMP binds the threads itself
 PINNING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
-SPAWNED = "--multiprocessing-fork"  # among the arguments of processes that multiprocessing spawns
 
 
 class CpuAffinity(Knob):
@@ -48,28 +45,24 @@ class CpuAffinity(Knob):
     numerics = Numerics.ROUNDING
     ordered = False
     example = "0-3"
-    range = (
-        "all, physical, gpu-node (CUDA), node-0 …, node-per-rank, spare-1, or CPUs such as 0-3,8"
-    )
+    range = "all, physical, gpu-node (CUDA), node-0 …, or CPUs such as 0-3,8"
     card = Card(
         what=(
             "The cores that the job may run on. physical uses one hardware thread per core, node-N"
-            " the cores of one NUMA node, gpu-node binds each rank to the node of its GPU's PCI"
-            " slot (rank N is assumed to use the N-th GPU it sees), node-per-rank spreads this"
-            " machine's ranks over its nodes in LOCAL_RANK order, and spare-1 keeps training off"
-            " the last core, for DataLoader workers. Unless the job sets its number of threads, it"
-            " follows the number of cores."
+            " the cores of one NUMA node, and gpu-node binds each rank to the node of its GPU's PCI"
+            " slot (rank N is assumed to use the N-th GPU it sees). Unless the job sets its number"
+            " of threads, it follows the number of cores."
         ),
         when_it_helps=(
             "Several NUMA nodes: another node's memory is slower, and a copy to another"
             " node's GPU crosses the link between them; two hardware threads per core,"
-            " which slow each other down in large products; workers that have to wait for"
-            " a core. 'torchrun --numa-binding=node' does the same as gpu-node."
+            " which slow each other down in large products. 'torchrun --numa-binding=node' does the"
+            " same as gpu-node."
         ),
         when_it_does_not=(
             "One node and one hardware thread per core, where there is nothing to choose;"
             " GPU training that hardly uses the CPU. DataLoader workers run on the same"
-            " cores, except with spare-1, where they may use all of them."
+            " cores."
         ),
         changes_loss=(
             "Not by itself. If the number of threads changes with it, sums are split at"
@@ -84,7 +77,7 @@ class CpuAffinity(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         if pinned := [name for name in PINNING if job.own_settings.get(name)]:
             raise NotApplicable(f"the job binds its threads to cores itself ({pinned[0]})")
-        return ["all", *_choices(*_seen(job), machine, job)]
+        return ["all", *_choices(*_seen(job), job)]
 
     def domain(self, machine: Machine, job: JobFacts) -> Domain:
         try:
@@ -106,12 +99,6 @@ class CpuAffinity(Knob):
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         topology, own = _seen(job)
-        if value == "node-per-rank":
-            return (
-                None
-                if len(topology.nodes_of(own)) > 1
-                else "there is no second NUMA node to spread ranks over"
-            )
         if value == "gpu-node":
             return _no_gpu_node(topology, own, job)
         wanted = cpus_of(str(value), topology, own, {}) if own else None
@@ -154,17 +141,11 @@ class CpuAffinity(Knob):
             return
         os.environ[OWN_VARIABLE] = as_list(own)
         wanted = cpus_of(value, _here(value, environ), own, environ)
-        if value == "spare-1":
-            if SPAWNED in sys.orig_argv:
-                wanted = own
-            os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, own))
         if wanted:
             os.sched_setaffinity(0, wanted)
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         now, own = frozenset(os.sched_getaffinity(0)), parse_list(os.environ.get(OWN_VARIABLE, ""))
-        if value == "node-per-rank" and "LOCAL_RANK" not in os.environ:
-            return "LOCAL_RANK was not set when this rank started, so its node is unknown"
         wanted = (
             cpus_of(str(value), _here(value, os.environ), own, os.environ) if own else frozenset()
         )
@@ -180,27 +161,15 @@ class CpuAffinity(Knob):
     def snippet(self, value: Value) -> str:
         if value == "all":
             return ""
-        if value == "spare-1":
-            return (
-                "os.sched_setaffinity(0, (own := os.sched_getaffinity(0)) - {max(own)})"
-                "  # before torch is imported\n"
-                "os.register_at_fork(after_in_child=lambda: os.sched_setaffinity(0, own))"
-            )
-        topology, own = read(), frozenset(os.sched_getaffinity(0))
-        if value == "node-per-rank":
-            nodes = [_set(node) for node in topology.nodes_of(own)] or [_set(own)]
-            where = (
-                f'[{", ".join(nodes)}][int(os.environ["LOCAL_RANK"]) * {len(nodes)} //'
-                ' int(os.environ["LOCAL_WORLD_SIZE"])]'
-            )
-        elif value == "gpu-node":
+        own = frozenset(os.sched_getaffinity(0))
+        if value == "gpu-node":
             gpus = [_set(cpus & own or own) for cpus in near_gpus(os.environ)] or [_set(own)]
             where = f'[{", ".join(gpus)}][int(os.environ.get("LOCAL_RANK", 0))]'
         elif str(value)[0].isdigit():
             where = _set(parse_list(str(value)))
             return f"os.sched_setaffinity(0, {where})  # before torch is imported"
         else:
-            where = _set(cpus_of(str(value), topology, own, {}) or own)
+            where = _set(cpus_of(str(value), read(), own, {}) or own)
         return (
             f"os.sched_setaffinity(0, {where})  # before torch is imported; CPUs of the machine"
             " that wrote this line"
@@ -213,15 +182,10 @@ def cpus_of(
     """The CPUs of ``own`` that ``value`` selects in a process with this environment; none if it
     selects nothing here.
     """
-    nodes = topology.nodes_of(own)
     if value == "all":
         return own
     if value == "physical":
         return topology.first_of_each_core(own)
-    if value == "spare-1":
-        return own - {max(own)} if len(own) > 1 else frozenset()
-    if value == "node-per-rank":
-        return _node_of_rank(nodes, environ)
     if value == "gpu-node":
         return _node_of_gpu(topology.gpus, environ) & own
     if found := NODE.fullmatch(value):
@@ -231,17 +195,6 @@ def cpus_of(
             else frozenset()
         )
     return parse_list(value) & own
-
-
-def _node_of_rank(nodes: Sequence[frozenset[int]], environ: Mapping[str, str]) -> frozenset[int]:
-    """Neighbouring ranks share a node, as neighbouring GPUs usually do. Empty for a launcher, which
-    has no rank, so it is not bound.
-    """
-    rank = environ.get("LOCAL_RANK", "")
-    ranks = environ.get("LOCAL_WORLD_SIZE") or environ.get("WORLD_SIZE") or "1"
-    if not (rank.isdigit() and ranks.isdigit() and nodes):
-        return frozenset()
-    return nodes[int(rank) * len(nodes) // max(int(ranks), int(rank) + 1)]
 
 
 def _node_of_gpu(gpus: Sequence[frozenset[int]], environ: Mapping[str, str]) -> frozenset[int]:
@@ -275,20 +228,13 @@ def _beside_another_gpu(live: LiveJob, now: frozenset[int]) -> str | None:
     )
 
 
-def _choices(topology: Topology, own: frozenset[int], machine: Machine, job: JobFacts) -> list[str]:
+def _choices(topology: Topology, own: frozenset[int], job: JobFacts) -> list[str]:
     """Values that differ from ``own`` on this machine and make sense for this job."""
     found = ["physical"] if len(topology.first_of_each_core(own)) < len(own) else []
-    nodes = [index for index, node in enumerate(topology.nodes) if node & own]
-    beside_gpu = _no_gpu_node(topology, own, job) is None  # then no other node is worth a trial
-    if beside_gpu:
-        found, nodes = [*found, "gpu-node"], []
-    if job.world_size > 1:
-        return found + (["node-per-rank"] if len(nodes) > 1 else [])
-    found += [f"node-{index}" for index in nodes] if len(nodes) > 1 else []
-    whole = machine.cores >= len(own)  # under a container's CPU quota no particular core is spare
-    return found + (
-        ["spare-1"] if job.loader is not None and whole and len(own) >= FEWEST_TO_SPARE else []
-    )
+    if _no_gpu_node(topology, own, job) is None:  # then no other node is worth a trial
+        return [*found, "gpu-node"]
+    nodes = [f"node-{index}" for index, node in enumerate(topology.nodes) if node & own]
+    return found + nodes if len(nodes) > 1 and job.world_size == 1 else found
 
 
 def _seen(job: JobFacts) -> tuple[Topology, frozenset[int]]:

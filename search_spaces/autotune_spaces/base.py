@@ -203,6 +203,7 @@ class Knob(ABC):
     loader: bool = False  # True if it affects how batches are delivered, not the computation
     in_graph: bool = False  # True if compiled code depends on it: switching it recompiles
     range: str = ""  # the values in words, for tables: "0, 1, 2, 4 … cores"
+    allowed: tuple[Value, ...] = ()  # all its values; (): there are others, see check_value
     example: Value = True  # a value other than the usual one, for the card and for tests
     # options a user may give, and the allowed values of each
     accepts: Mapping[str, tuple[Value, ...]] = {}
@@ -271,16 +272,18 @@ class Knob(ABC):
         return self.redraws
 
     def parse(self, value: Value) -> Value:
-        """``value`` as the user meant it: YAML reads an unquoted ``off`` as False, and knobs that
-        have this word turn it back.
-        """
-        return value
+        """``value`` as the user meant it: YAML reads an unquoted ``off`` as False."""
+        return "off" if value is False and "off" in self.allowed else value
 
     def check_value(self, value: Value) -> str | None:
         """Why ``value`` is never valid for this knob (wrong type, unknown word), or None. Needs no
         job.
         """
-        return None
+        if not self.allowed or any(same(value, other) for other in self.allowed):
+            return None
+        if self.allowed == (False, True):
+            return f"{value!r} is neither true nor false"
+        return f"{value!r} is not one of {', '.join(map(str, self.allowed))}"
 
     def active(self, config: Config, defaults: Config) -> bool:
         """False where another knob's value makes this one meaningless (prefetching without

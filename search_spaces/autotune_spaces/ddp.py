@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune_spaces.base import Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import true_or_false
 from autotune_spaces.facts import DdpFacts, JobFacts, Machine
 
 _GIVEN = "_autotune_given"  # attribute of the class: argument -> value
@@ -101,6 +100,7 @@ class DdpSwitch(Knob):
 
     scope = Scope.PROCESS
     numerics = Numerics.ROUNDING
+    allowed = (False, True)
 
     def current(self, machine: Machine, job: JobFacts) -> Value:
         return bool(getattr(ddp_of(job), self.name))
@@ -110,9 +110,6 @@ class DdpSwitch(Knob):
         if getattr(ddp, self.name):
             raise NotApplicable(f"the job sets {self.name}=True itself ({ddp.site})")
         return [False, True]
-
-    def check_value(self, value: Value) -> str | None:
-        return true_or_false(value)
 
     def environment(self, value: Value) -> dict[str, str]:
         return {self._variable: "1" if value else "0"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from autotune_spaces.base import NotApplicable, Value
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
@@ -100,24 +98,8 @@ def refuse_deterministic(job: JobFacts) -> None:
         )
 
 
-def one_of(value: Value, words: Iterable[str]) -> str | None:
-    """Why ``value`` is not one of ``words``, or None if it is."""
-    words = list(words)
-    return None if value in words else f"{value!r} is not one of {', '.join(words)}"
-
-
 def whole(value: Value, least: int) -> str | None:
     """Why ``value`` is not a whole number of at least ``least``, or None if it is."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return None
     return f"{value!r} is not a whole number ≥ {least}"
-
-
-def true_or_false(value: Value) -> str | None:
-    """Why ``value`` is not a boolean, or None if it is."""
-    return None if isinstance(value, bool) else f"{value!r} is neither true nor false"
-
-
-def off_word(value: Value) -> Value:
-    """YAML 1.1 reads an unquoted ``off`` (or ``no``) as False; these knobs mean the word."""
-    return "off" if value is False else value

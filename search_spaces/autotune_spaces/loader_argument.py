@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune_spaces.base import Knob, LiveJob, Numerics, Scope, Value
-from autotune_spaces.domains import loader_of, true_or_false
+from autotune_spaces.domains import loader_of
 from autotune_spaces.facts import JobFacts, Machine
 
 
@@ -12,15 +12,13 @@ class LoaderArgument(Knob):
 
     scope = Scope.LIVE
     numerics = Numerics.EXACT
+    allowed = (False, True)
     dear = True
     loader = True
 
     def current(self, machine: Machine, job: JobFacts) -> Value:
         value: Value = getattr(loader_of(job), self.name)
         return value
-
-    def check_value(self, value: Value) -> str | None:
-        return true_or_false(value)
 
     def apply(self, live: LiveJob, value: Value) -> None:
         if live.loader is not None:

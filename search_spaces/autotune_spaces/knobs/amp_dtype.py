@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import off_word, one_of
 from autotune_spaces.facts import JobFacts, Machine
 
 WORDS = ("off", "bfloat16", "float16")
@@ -22,6 +21,7 @@ class AmpDtype(Knob):
     in_graph = True
     ordered = False
     example = "bfloat16"
+    allowed = WORDS
     range = "off, bfloat16, float16 (CUDA)"
     card = Card(
         what=(
@@ -106,12 +106,6 @@ class AmpDtype(Knob):
         drop other elements.
         """
         return device == "cuda"
-
-    def parse(self, value: Value) -> Value:
-        return off_word(value)
-
-    def check_value(self, value: Value) -> str | None:
-        return one_of(value, WORDS)
 
     def apply(self, live: LiveJob, value: Value) -> None:
         live.control("autocast").set(None if value == "off" else str(value))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import need_convolutions, true_or_false
+from autotune_spaces.domains import need_convolutions
 from autotune_spaces.facts import JobFacts, Machine
 
 
@@ -15,6 +15,7 @@ class ChannelsLast(Knob):
     numerics = Numerics.ROUNDING
     in_graph = True
     redraws = True
+    allowed = (False, True)
     range = "false, true"
     card = Card(
         what=(
@@ -59,9 +60,6 @@ class ChannelsLast(Knob):
                 f"the job uses channels_last itself ({job.own_settings['channels_last']})"
             )
         return [False, True]
-
-    def check_value(self, value: Value) -> str | None:
-        return true_or_false(value)
 
     def apply(self, live: LiveJob, value: Value) -> None:
         for entry in live.entries:

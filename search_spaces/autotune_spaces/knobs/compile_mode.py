@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import off_word, one_of
 from autotune_spaces.facts import JobFacts, Machine
 
 REGIONAL = "regional"
@@ -29,6 +28,7 @@ class CompileMode(Knob):
     start_up_cost = True
     ordered = False
     example = "default"
+    allowed = WORDS
     range = (
         "off, default, regional, static, dynamic, reduce-overhead (CUDA),"
         " max-autotune-no-cudagraphs (CUDA), max-autotune"
@@ -143,12 +143,6 @@ class CompileMode(Knob):
                 " job uses cudaMallocAsync"
             )
         return None
-
-    def parse(self, value: Value) -> Value:
-        return off_word(value)
-
-    def check_value(self, value: Value) -> str | None:
-        return one_of(value, WORDS)
 
     def apply(self, live: LiveJob, value: Value) -> None:
         for entry in live.entries:

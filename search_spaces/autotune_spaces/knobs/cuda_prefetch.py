@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Config, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import host_loader_of, need_cuda, true_or_false
+from autotune_spaces.domains import host_loader_of, need_cuda
 from autotune_spaces.facts import JobFacts, Machine
 
 VISIBLE = 0.01  # share of an iteration: 3% once the model has become three times as fast
@@ -32,6 +32,7 @@ class CudaPrefetch(Knob):
     scope = Scope.LIVE
     numerics = Numerics.EXACT
     loader = True
+    allowed = (False, True)
     range = "false, true (CUDA)"
     card = Card(
         what=(
@@ -67,9 +68,6 @@ class CudaPrefetch(Knob):
         if self.values is None and job.copy_share < VISIBLE:
             raise NotApplicable(f"copies to the GPU take only {job.copy_share:.1%} of an iteration")
         return [False, True]
-
-    def check_value(self, value: Value) -> str | None:
-        return true_or_false(value)
 
     def active(self, config: Config, defaults: Config) -> bool:
         return config.get("pin_memory", defaults.get("pin_memory")) is not False

@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Undone, Value
-from autotune_spaces.domains import (
-    need_convolutions,
-    need_cuda,
-    refuse_deterministic,
-    true_or_false,
-)
+from autotune_spaces.domains import need_convolutions, need_cuda, refuse_deterministic
 from autotune_spaces.facts import JobFacts, Machine
 
 VARIABLE = "AUTOTUNE_KNOB_CUDNN_BENCHMARK"
@@ -28,6 +23,7 @@ class CudnnBenchmark(Knob):
     scope = Scope.PROCESS
     numerics = Numerics.ROUNDING
     start_up_cost = True
+    allowed = (False, True)
     range = "false, true (CUDA)"
     card = Card(
         what=(
@@ -56,9 +52,6 @@ class CudnnBenchmark(Knob):
             raise NotApplicable("the job sets torch.backends.cudnn.benchmark = True itself")
         refuse_deterministic(job)
         return [False, True]
-
-    def check_value(self, value: Value) -> str | None:
-        return true_or_false(value)
 
     def environment(self, value: Value) -> dict[str, str]:
         return {VARIABLE: "1" if value else "0"}

@@ -13,7 +13,6 @@ from typing import Any
 
 from autotune_spaces import glibc
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Start, Value
-from autotune_spaces.domains import one_of
 from autotune_spaces.facts import JobFacts, Machine
 
 PRELOAD, SETTINGS_VARIABLE = "LD_PRELOAD", "MALLOC_CONF"
@@ -57,6 +56,7 @@ class Malloc(Knob):
     numerics = Numerics.EXACT
     ordered = False
     example = "retain"
+    allowed = WORDS
     range = "default, retain (CPU, glibc), jemalloc, tcmalloc (where installed)"
     looked_up = ("default", *FILES)  # the library's path, and what is already preloaded
     card = Card(
@@ -111,9 +111,6 @@ class Malloc(Knob):
                 f" was found ({TO_INSTALL})"
             )
         return f"lib{value} was not found where the job runs ({TO_INSTALL})"
-
-    def check_value(self, value: Value) -> str | None:
-        return one_of(value, WORDS)
 
     def survey(self, start: Start) -> Any:
         """What is available: value -> the library's file, or glibc's version for retain."""

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Undone, Value
-from autotune_spaces.domains import one_of
 from autotune_spaces.facts import JobFacts, Machine
 
 WORDS = ("highest", "high", "medium")
@@ -33,6 +32,7 @@ class MatmulPrecision(Knob):
     numerics = Numerics.ROUNDING
     in_graph = True
     example = "high"
+    allowed = WORDS
     range = "highest, high (CUDA), medium (CPU)"
     ordered = False
     card = Card(
@@ -85,9 +85,6 @@ class MatmulPrecision(Knob):
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         return "high has no effect on a CPU" if value == "high" and job.device == "cpu" else None
-
-    def check_value(self, value: Value) -> str | None:
-        return one_of(value, WORDS)
 
     def apply(self, live: LiveJob, value: Value) -> None:
         live.torch.set_float32_matmul_precision(value)

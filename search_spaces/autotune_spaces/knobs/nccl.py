@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import need_cuda, one_of, ranks_here
+from autotune_spaces.domains import need_cuda, ranks_here
 from autotune_spaces.facts import JobFacts, Machine
 
 VARIABLES = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_NVLS_ENABLE")
@@ -27,6 +27,7 @@ class Nccl(Knob):
     numerics = Numerics.ROUNDING
     ordered = False
     example = "ring"
+    allowed = tuple(SETTINGS)
     range = "default, ring, ring-simple, no-nvls, tree (several GPUs)"
     card = Card(
         what=(
@@ -77,9 +78,6 @@ class Nccl(Knob):
             known = ".".join(map(str, machine.nccl_version))
             return f"tree needs NCCL 2.24 or newer, and this one is {known}"
         return None
-
-    def check_value(self, value: Value) -> str | None:
-        return one_of(value, SETTINGS)
 
     def environment(self, value: Value) -> dict[str, str]:
         return dict(SETTINGS[str(value)])

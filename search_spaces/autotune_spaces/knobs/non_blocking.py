@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Value
-from autotune_spaces.domains import need_cuda, true_or_false
+from autotune_spaces.domains import need_cuda
 from autotune_spaces.facts import JobFacts, Machine
 
 
@@ -14,6 +14,7 @@ class NonBlocking(Knob):
     scope = Scope.LIVE
     numerics = Numerics.EXACT
     loader = True
+    allowed = (False, True)
     range = "false, true"
     card = Card(
         what=(
@@ -40,9 +41,6 @@ class NonBlocking(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         need_cuda(job)
         return [False, True]
-
-    def check_value(self, value: Value) -> str | None:
-        return true_or_false(value)
 
     def active(self, config: Config, defaults: Config) -> bool:
         return config.get("pin_memory", defaults.get("pin_memory")) is not False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import one_of
 from autotune_spaces.facts import JobFacts, Machine
 
 WORDS = ("for-loop", "foreach", "fused")
@@ -18,6 +17,7 @@ class OptimizerImpl(Knob):
     numerics = Numerics.ROUNDING
     ordered = False
     example = "fused"
+    allowed = (OWN, *WORDS)
     range = "default, for-loop, foreach, fused"
     card = Card(
         what=(
@@ -68,9 +68,6 @@ class OptimizerImpl(Knob):
             )
         without = [o.name for o in job.optimizers if value not in o.supported]
         return f"{' and '.join(without)} cannot be switched to {value}" if without else None
-
-    def check_value(self, value: Value) -> str | None:
-        return one_of(value, (OWN, *WORDS))
 
     def apply(self, live: LiveJob, value: Value) -> None:
         live.control("optimizer_impl").set(None if value == OWN else str(value))

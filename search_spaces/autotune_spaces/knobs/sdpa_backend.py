@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import one_of
 from autotune_spaces.facts import JobFacts, Machine
 
 FUSED = ("flash", "efficient", "cudnn")
@@ -28,6 +27,7 @@ class SdpaBackend(Knob):
     redraws = True
     ordered = False
     example = "cudnn"
+    allowed = WORDS
     range = "default, flash (CUDA), efficient (CUDA), cudnn (CUDA), math"
     card = Card(
         what=(
@@ -95,9 +95,6 @@ class SdpaBackend(Knob):
             gpu = machine.device_name or "this GPU"
             return f"{gpu} cannot run {value} attention (compute capability below 8.0)"
         return None
-
-    def check_value(self, value: Value) -> str | None:
-        return one_of(value, WORDS)
 
     def apply(self, live: LiveJob, value: Value) -> None:
         live.control("attention").set(None if value == "default" else str(value))

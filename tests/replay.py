@@ -180,7 +180,7 @@ class ReplayExecutor(Executor):
             notes={WALL_S: self.table.startup_s + sum(times)},
         )
 
-    def measure_peaks(self, threads: int, device: str, again: bool = False) -> Mapping[str, float]:
+    def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
         return dict(self.table.peaks)
 
     def hello(self) -> Hello:

@@ -188,7 +188,7 @@ class Executor(ABC):
         """
         return ()
 
-    def measure_peaks(self, threads: int, device: str, again: bool = False) -> Mapping[str, float]:
+    def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
         """What the sessions' machine reaches, see :mod:`autotune_trials.measure.peaks`.
 
         {}: it cannot be measured here.
@@ -196,7 +196,6 @@ class Executor(ABC):
         Args:
             threads: of torch; 0: as in the job's environment.
             device: "": the one the machine has.
-            again: measure even if it is known from earlier; the best of both counts.
 
         Raises:
             SessionFailed: the measurement failed.

@@ -242,7 +242,7 @@ class LocalExecutor(Executor):
     def gpu_load(self) -> tuple[str, ...]:
         return gpu_load({**os.environ, **self.spec.env})
 
-    def measure_peaks(self, threads: int, device: str, again: bool = False) -> Mapping[str, float]:
+    def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
         """Measure in a separate process with the job's Python and environment.
 
         So it uses the job's torch, cores and libraries.
@@ -261,7 +261,6 @@ class LocalExecutor(Executor):
             "--device",
             device,
         ]
-        argv += ["--fresh"] if again else []
         try:
             done = subprocess.run(
                 argv,

@@ -30,8 +30,6 @@ HANDED_ON = "the work is done, and counted, by the"
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 # per call; below it, reading the profiler's clock is a noticeable part of the figure
 SHORTEST_S = 50e-6
-# in one call: more than the last-level cache of all but the largest processors
-STREAMED_BYTES = 1 << 28
 # above the roof by more than the error allowed in a measured peak (15%): the data were in a cache
 CACHED = 1.15
 
@@ -138,29 +136,6 @@ def judge(row: Operator, roof: Roof | None) -> Operator:
     )
 
 
-def beaten(
-    rows: Sequence[Operator], peaks: Mapping[str, float], tf32: bool = False
-) -> dict[str, float]:
-    """Peaks that an operator exceeds, with the highest rate seen.
-
-    In FLOP/s, or bytes/s for ``memory``. Bytes count only in calls that are too large for any
-    cache.
-    """
-    found: dict[str, float] = {}
-    for row in rows:
-        roof = roof_for(row.dtypes, peaks, tf32 or "conv" in row.name)
-        if roof is None or row.mean_s < SHORTEST_S:
-            continue
-        rates = {
-            roof.dtype: row.flops or 0.0,
-            "memory": row.nbytes if (row.nbytes or 0.0) >= STREAMED_BYTES else 0.0,
-        }
-        for name, amount in rates.items():
-            if (amount or 0.0) / row.mean_s > peaks[name]:
-                found[name] = max(found.get(name, 0.0), (amount or 0.0) / row.mean_s)
-    return found
-
-
 def raised(
     peaks: Mapping[str, float], rows: Sequence[Operator], tf32: bool = False
 ) -> dict[str, float]:
@@ -171,11 +146,12 @@ def raised(
     float32 products that may run at lower precision (``tf32``, where it has no peak of its own) say
     nothing about float32.
     """
-    products = [row for row in rows if row.name in PRODUCTS and not (tf32 and "tf32" not in peaks)]
-    return {
-        **peaks,
-        **{name: rate for name, rate in beaten(products, peaks, tf32).items() if name != "memory"},
-    }
+    found = dict(peaks)
+    for row in rows if "tf32" in peaks or not tf32 else ():
+        roof = roof_for(row.dtypes, peaks, tf32)
+        if row.name in PRODUCTS and row.flops and roof and row.mean_s >= SHORTEST_S:
+            found[roof.dtype] = max(found[roof.dtype], row.flops / row.mean_s)
+    return found
 
 
 def _sentence(text: str) -> str:

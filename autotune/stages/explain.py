@@ -20,7 +20,7 @@ from autotune.executors.base import FixedRun, SessionFailed
 from autotune.explain.flops import model_flops
 from autotune.explain.peaks import beside_vendor
 from autotune.explain.records import Explanation, Peak, Side
-from autotune.explain.roofline import beaten, judged, raised
+from autotune.explain.roofline import judged, raised
 from autotune.explain.summary import compute_of, copies_of, summarize
 from autotune.explain.table import operators, to_csv
 from autotune.explain.timeline import device_busy_s, kernels_per_step, timeline
@@ -35,7 +35,6 @@ from autotune.tracking.records import record_trace
 from autotune.verdict.timing import anatomy, drop_start, warm_up_end
 from autotune.words import plural
 from autotune_spaces.base import Config
-from autotune_trials.measure.peaks import best_of
 from autotune_trials.paths import publish, publish_copy
 from autotune_trials.protocol.evidence import Evidence
 from autotune_trials.protocol.messages import Record
@@ -82,7 +81,7 @@ def examine(
         name: describe(context, observation, name, configs[name], record, peaks)
         for name, record in records.items()
     }
-    better = better_peaks(context, observation, configs, sides, peaks)
+    better = better_peaks(observation, configs, sides, peaks)
     if better != peaks:
         peaks = better
         sides = {
@@ -224,39 +223,15 @@ def uses_tf32(observation: Observation, config: Config) -> bool:
 
 
 def better_peaks(
-    context: RunContext,
     observation: Observation,
     configs: Mapping[str, Config],
     sides: Mapping[str, Side],
     peaks: Sequence[Peak],
 ) -> tuple[Peak, ...]:
-    """Return ``peaks`` unless an operator exceeds them.
-
-    In that case, return the best of these, a second measurement and what matrix products reached.
-    """
+    """Return ``peaks``, none of them below what a matrix product of the job reached."""
     values = {peak.name: peak.value for peak in peaks}
-    rows = {
-        name: (side.operators, uses_tf32(observation, configs[name]))
-        for name, side in sides.items()
-    }
-    names = {
-        name for operators_, tf32 in rows.values() for name in beaten(operators_, values, tf32)
-    }
-    if not names:
-        return tuple(peaks)
-    context.progress.note(
-        f"operators of the job exceed the measured peak ({', '.join(sorted(names))}); measuring it"
-        " again"
-    )
-    values = best_of(
-        values,
-        {
-            peak.name: peak.value
-            for peak in measured_peaks(context, observation, configs.values(), again=True)
-        },
-    )
-    for operators_, tf32 in rows.values():
-        values = raised(values, operators_, tf32)
+    for name, side in sides.items():
+        values = raised(values, side.operators, uses_tf32(observation, configs[name]))
     return beside_vendor(values, _device_name(observation))
 
 
@@ -270,7 +245,7 @@ def _device(observation: Observation) -> str:
 
 
 def measured_peaks(
-    context: RunContext, observation: Observation, configs: Iterable[Config], again: bool = False
+    context: RunContext, observation: Observation, configs: Iterable[Config]
 ) -> tuple[Peak, ...]:
     """Measure what the machine reaches with as many threads as any side uses.
 
@@ -282,7 +257,7 @@ def measured_peaks(
     ]
     try:
         measured = context.executor.measure_peaks(
-            max(t for t in threads if isinstance(t, int)), _device(observation), again
+            max(t for t in threads if isinstance(t, int)), _device(observation)
         )
     except SessionFailed as failure:
         context.stop.check_after(failure.kind)

@@ -102,33 +102,6 @@ def test_peaks_are_measured_once_and_kept_by_fingerprint(
     assert again["kept"] and again["peaks"] == first["peaks"]
 
 
-@pytest.mark.slow
-def test_measured_again_the_best_of_both_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Different parts of the two measurements met a slow machine."""
-    command = [
-        "-m",
-        "autotune_trials.measure.peaks",
-        "--threads",
-        "1",
-        "--device",
-        "cpu",
-        "--fresh",
-    ]
-    of = json.loads(python(command, tmp_path))["fingerprint"]
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    peaks.save(of, {"float32": 1.0, "memory": 1e15, "dispatch": 1.0})
-    found = json.loads(python(command, tmp_path))
-    assert (
-        not found["kept"]
-        and found["peaks"]["float32"] > 1.0
-        and found["peaks"]["memory"] == 1e15
-        and found["peaks"]["dispatch"] < 1.0
-    )
-    assert peaks.load(of) == found["peaks"]
-
-
 @pytest.mark.parametrize(
     "torn",
     [
@@ -197,7 +170,7 @@ def test_a_recorded_machine_answers_with_what_was_recorded() -> None:
 @pytest.mark.gpu
 def test_a_gpu_has_peaks_of_its_tensor_cores(tmp_path: Path) -> None:
     found = json.loads(
-        python(["-m", "autotune_trials.measure.peaks", "--device", "cuda", "--fresh"], tmp_path)
+        python(["-m", "autotune_trials.measure.peaks", "--device", "cuda"], tmp_path)
     )["peaks"]
     assert (
         found["float16"] > 1.5 * found["float32"]

@@ -164,8 +164,8 @@ class RayExecutor(Executor):
     def survey(self) -> Mapping[str, Any]:
         return dict(self._anywhere(lambda slot: slot.survey()))
 
-    def measure_peaks(self, threads: int, device: str, again: bool = False) -> Mapping[str, float]:
-        return dict(self._anywhere(lambda slot: slot.measure_peaks(threads, device, again)))
+    def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
+        return dict(self._anywhere(lambda slot: slot.measure_peaks(threads, device)))
 
     def close(self) -> None:
         self._head.close()

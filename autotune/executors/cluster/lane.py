@@ -136,8 +136,8 @@ class Slot(Executor):
     def survey(self) -> Mapping[str, Any]:
         return dict(self.ask("survey"))
 
-    def measure_peaks(self, threads: int, device: str, again: bool = False) -> Mapping[str, float]:
-        return dict(self.ask("measure_peaks", threads, device, again))
+    def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
+        return dict(self.ask("measure_peaks", threads, device))
 
     def bring(self, method: str, home: Path) -> None:
         """Have the session's directory packed by ``method``, and unpack it at ``home``.

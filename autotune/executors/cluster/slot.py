@@ -148,8 +148,8 @@ class Slot:
     def survey(self) -> Answer:
         return answered(lambda: dict(self._local.survey()))
 
-    def measure_peaks(self, threads: int, device: str, again: bool = False) -> Answer:
-        return answered(lambda: dict(self._local.measure_peaks(threads, device, again)))
+    def measure_peaks(self, threads: int, device: str) -> Answer:
+        return answered(lambda: dict(self._local.measure_peaks(threads, device)))
 
     def close(self) -> None:
         """End everything and remove all files, so that nothing is left for the guard."""

@@ -1,15 +1,14 @@
 """Measures the machine's peaks: matmul in each number format, memory bandwidth, and the cost of an
 empty call.
 
-    python -m autotune_trials.measure.peaks [--threads N] [--device cuda] [--fresh]      prints one JSON object
+    python -m autotune_trials.measure.peaks [--threads N] [--device cuda]      prints one JSON object
 
     round 1 │ float32 │ bfloat16 … │ copy │ triad │   round 2 │ float32 │ …      best of all rounds
 
 Runs in its own process for a few seconds; results are cached in the user's cache directory under
 the fingerprint of hardware and software. Rounds alternate between measurements, so that a temporary
 load spoils one round of each rather than all rounds of one. Results measured while tasks waited for
-a CPU are used but not cached. With ``--fresh`` the better of old and new counts: a temporary
-slowdown does not make the machine slower. Units: FLOP/s (2·n³ per product of n×n matrices), bytes/s
+a CPU are used but not cached. Units: FLOP/s (2·n³ per product of n×n matrices), bytes/s
 (bytes read plus bytes written), seconds for ``dispatch``.
 """
 
@@ -236,14 +235,6 @@ def save(of: Mapping[str, Any], peaks: Mapping[str, float]) -> None:
         pass
 
 
-def best_of(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """The better value of each peak: the higher rate, the shorter call."""
-    found = {**one, **other}
-    for name in one.keys() & other.keys():
-        found[name] = (min if name == "dispatch" else max)(one[name], other[name])
-    return found
-
-
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m autotune_trials.measure.peaks",
@@ -251,11 +242,6 @@ def main(words: list[str] | None = None) -> None:
     )
     parser.add_argument("--threads", type=int, default=0, help="torch threads; 0: torch's default")
     parser.add_argument("--device", default="", help="cpu, cuda or cuda:1; default: a GPU if any")
-    parser.add_argument(
-        "--fresh",
-        action="store_true",
-        help="measure even if measured before, and keep the better of both",
-    )
     given = parser.parse_args(words)
 
     import torch
@@ -270,11 +256,10 @@ def main(words: list[str] | None = None) -> None:
         torch.set_num_threads(given.threads)
     of = fingerprint(torch, device)
     peaks = load(of)
-    kept = peaks is not None and not given.fresh
-    if peaks is None or given.fresh:
-        before = snapshot()
-        known, peaks = peaks, best_of(peaks or {}, measure(torch, device))
-        if known is not None or between((before, snapshot())).cpu_pressure <= QUIET:
+    kept = peaks is not None
+    if peaks is None:
+        before, peaks = snapshot(), measure(torch, device)
+        if between((before, snapshot())).cpu_pressure <= QUIET:
             save(of, peaks)
     json.dump({"peaks": peaks, "fingerprint": of, "kept": kept}, sys.stdout)
     print()

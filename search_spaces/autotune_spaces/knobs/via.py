@@ -105,56 +105,33 @@ class ViaKnob(Knob):
 
     def value_in(self, argv: Sequence[str]) -> str | None:
         """The value already in ``argv``, as text; None if there is none."""
-        if not self.words or self.switch:
-            return None
-        found = self._find(argv)
-        if found is None:
-            return None
-        word = argv[found[1] - 1]
-        before, after = self.words[-1].split(HOLE)
-        # --dtype=x in the command, "--dtype {}" in the template
-        if found[1] - found[0] == 1 and len(self.words) == 2:
-            before = self.words[0] + "="
-        # --dtype x in the command, "--dtype={}" in the template
-        elif found[1] - found[0] == 2 and len(self.words) == 1:
-            before = ""
-        return word[len(before) : len(word) - len(after) if after else None]
+        found = self._find(argv) if self.words and not self.switch else None
+        return found[2] if found is not None else None
 
-    def _find(self, argv: Sequence[str]) -> tuple[int, int] | None:
-        """Start and end of the last occurrence; ``--flag value`` and ``--flag=value`` both match."""
+    def _find(self, argv: Sequence[str]) -> tuple[int, int, str] | None:
+        """Start, end and value of the last occurrence; ``--flag value`` and ``--flag=value`` both
+        match.
+        """
         *lead, last = self.words
         before, after = last.split(HOLE)
+        joined = apart = ""  # the other way to write a long flag: "--flag=", or "--flag"
+        if len(lead) == 1 and last == HOLE and lead[0].startswith("--"):
+            joined = f"{lead[0]}="
+        elif not lead and before.startswith("--") and before.endswith("="):
+            apart = before[:-1]
         for start in range(len(argv) - 1, -1, -1):
-            end = start + len(lead) + 1
-            if (
-                list(argv[start : end - 1]) == lead
-                and end <= len(argv)
-                and _fits(argv[end - 1], before, after)
-            ):
-                if lead or before:
-                    return start, end
-            if (
-                len(lead) == 1
-                and lead[0].startswith("--")
-                and last == HOLE
-                and argv[start].startswith(lead[0] + "=")
-            ):
-                return start, start + 1
-            if (
-                not lead
-                and before.startswith("--")
-                and before.endswith("=")
-                and argv[start] == before[:-1]
-                and start + 1 < len(argv)
-            ):
-                return start, start + 2
+            end = start + len(self.words)
+            if list(argv[start : end - 1]) == lead and end <= len(argv):
+                value = re.fullmatch(
+                    f"{re.escape(before)}(.*){re.escape(after)}", argv[end - 1], re.DOTALL
+                )
+                if value and (lead or before):
+                    return start, end, value[1]
+            if joined and argv[start].startswith(joined):
+                return start, start + 1, argv[start].removeprefix(joined)
+            if apart and argv[start] == apart and start + 1 < len(argv):
+                return start, start + 2, argv[start + 1]
         return None
-
-
-def _fits(word: str, before: str, after: str) -> bool:
-    return (
-        len(word) >= len(before) + len(after) and word.startswith(before) and word.endswith(after)
-    )
 
 
 def _split(via: str) -> tuple[str, tuple[str, ...]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from autotune.findings.base import Case
-from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, seen, times
+from autotune.findings.measures import need
+from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, times
 
 
 class ArrayCopies(SiteRule):
@@ -20,7 +21,7 @@ class ArrayCopies(SiteRule):
     explains = ("host-bound",)
 
     def counts(self, case: Case, site: Site) -> bool:
-        seen(case, "copies")
+        need(case, "copies")
         return True
 
     def says(self, case: Case, site: Site) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, Rule, of_iteration
-from autotune.findings.measures import iteration_s
-from autotune.findings.sites import LEAST_S, LEAST_SHARE, lost_s, seen, sites
+from autotune.findings.measures import iteration_s, need
+from autotune.findings.sites import LEAST_S, LEAST_SHARE, lost_s, sites
 from autotune.findings.stalls import LEAST_SEEN
 from autotune.words import duration_words, plural
 from autotune_trials.protocol.evidence import Place
@@ -28,7 +28,8 @@ class GcPauses(Rule):
     one_finding = True
 
     def judge(self, case: Case) -> list[Finding]:
-        evidence, whole = seen(case, "garbage collections"), iteration_s(case)
+        need(case, "garbage collections")
+        evidence, whole = case.evidence, iteration_s(case)
         steps = len(evidence.times_s)
         full = sum(p.count for p in evidence.pauses if p.generation == FULL)
         pauses = [p for p in evidence.pauses if p.generation != FULL or full >= LEAST_SEEN]

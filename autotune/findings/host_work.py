@@ -10,7 +10,7 @@ from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.file_writes import FileWrites
 from autotune.findings.log_printing import LogPrinting
 from autotune.findings.made_on_host import MadeOnHost
-from autotune.findings.measures import at, iteration_s
+from autotune.findings.measures import at, iteration_s, need
 from autotune.findings.sites import READOUTS, elsewhere, statement_of, within
 from autotune.findings.stalls import slow_iterations, working_s, writing_iterations
 from autotune.findings.tensor_readout import TensorReadout
@@ -44,8 +44,7 @@ class HostWork(Rule):
             raise NotJudgeable(
                 "the device may compute meanwhile; host-bound judges its idle time instead"
             )
-        if "frames" in evidence.blind:
-            raise NotJudgeable(evidence.blind["frames"])
+        need(case, "frames")
         working = working_s(evidence)
         slow = set(slow_iterations(working, writing_iterations(evidence, working)))
         ordinary = max(1, len(evidence.times_s) - len(slow))

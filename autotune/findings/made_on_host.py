@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable
-from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, seen, sites, times
+from autotune.findings.measures import need
+from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, sites, times
 
 
 class MadeOnHost(SiteRule):
@@ -19,8 +20,8 @@ class MadeOnHost(SiteRule):
     explains = ("host-bound",)
 
     def judge(self, case: Case) -> list[Finding]:
-        evidence = seen(case, "copies")
-        if not case.on_device and not sites(evidence, self.kinds):
+        need(case, "copies")
+        if not case.on_device and not sites(case.evidence, self.kinds):
             raise NotJudgeable("the job computes on the CPU: nothing is moved")
         return super().judge(case)
 

@@ -14,7 +14,7 @@ from typing import ClassVar
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.loader_bound import wait_s
-from autotune.findings.measures import NAMED_SHARE, at, iteration_s
+from autotune.findings.measures import NAMED_SHARE, at, iteration_s, need
 from autotune.words import duration_words
 from autotune_trials.protocol.evidence import Calls, Evidence, Frames, Place
 
@@ -154,18 +154,6 @@ def steady(evidence: Evidence, site: Site) -> bool:
     return len(site.iterations) >= STEADY_SHARE * len(evidence.times_s)
 
 
-def seen(case: Case, what: str = "calls") -> Evidence:
-    """The evidence, if ``what`` was watched.
-
-    Raises:
-        NotJudgeable: it was not, or no iterations were.
-    """
-    iteration_s(case)
-    if what in case.evidence.blind:
-        raise NotJudgeable(case.evidence.blind[what])
-    return case.evidence
-
-
 def lost_s(case: Case, host_s: float) -> float:
     """The part of ``host_s``, an iteration's time on the host, that the job loses.
 
@@ -211,7 +199,8 @@ class SiteRule(Rule):
         """What to do about the costliest line."""
 
     def judge(self, case: Case) -> list[Finding]:
-        evidence, whole = seen(case), iteration_s(case)
+        need(case, "calls")
+        evidence, whole = case.evidence, iteration_s(case)
         found = [
             s for s in sites(evidence, self.kinds) if self.counts(case, s) and steady(evidence, s)
         ]

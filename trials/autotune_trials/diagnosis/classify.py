@@ -58,11 +58,9 @@ LAUNCHER_ERRORS = """
 """.split()
 SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 # "Original": from a DataLoader worker
-TRACEBACK = re.compile(
-    r"(?:Original |(?: *\+ )?Exception Group )?Traceback \(most recent call last\)"
-)
-# left of an exception group's lines; a number begins the next exception in it
-GROUP_MARGIN = re.compile(r" +(?:\| ?|\+[+-]+(?: (?P<number>\d+) -+)?)")
+TRACEBACK = re.compile(r"(?:Original |Exception Group )?Traceback \(most recent call last\)")
+# left of an exception group's lines, and between the exceptions in it
+GROUP_MARGIN = re.compile(r" +(?:\||\+[+-]*(?: \d+ -+)?) ?")
 CHAINED = re.compile(r"The above exception was the direct cause|During handling of the above")
 # before a traceback that ends nothing
 IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b|Error in atexit\b")
@@ -153,13 +151,12 @@ def ending(text: str, uncaught: bool = True) -> Ending:
 
 @dataclass(eq=False)
 class _Traceback:
-    """A traceback in a log, together with those it is chained to or that its group consists of."""
+    """A traceback in a log, together with those it is chained to."""
 
     lines: list[str]
     error: list[str] = field(default_factory=list)  # [] while its frames are read
     others: int = 0  # how many lines outside tracebacks come before its exception
     ignored: bool = False  # ends nothing
-    group: bool = False
     goes_on: bool = False  # the next traceback belongs to it
     complete: bool = False  # its message has ended
 
@@ -173,29 +170,22 @@ def _read(text: str) -> tuple[list[_Traceback], list[str]]:
     found: list[_Traceback] = []
     others: list[str] = []
     latest: dict[str, _Traceback] = {}  # by rank
-    ignored = False
+    ignored = in_group = False
     for raw in text.splitlines():
         prefix = RANK_PREFIX.match(raw)
         rank, line = (prefix[1], raw[prefix.end() :]) if prefix else ("", raw)
         before, mark, rest = line.partition("Traceback (most recent call last)")
         line = mark + rest if mark and "%|" in before else line  # after tqdm's bar
+        margin = GROUP_MARGIN.match(line)
+        in_group = margin is not None and (in_group or "Exception Group" in line)
+        line = line[margin.end() :] if margin and in_group else line
         block = latest.get(rank)
-        if block and block.group:
-            margin = GROUP_MARGIN.match(line)
-            block.group = block.goes_on = margin is not None
-            if margin:
-                line = line[margin.end() :]
-                if not line.strip():  # a separator, or a blank line
-                    block.complete = not margin["number"]
-                    block.error = block.error if block.complete else []
-                    continue
         if TRACEBACK.match(line):
             if block and block.goes_on and not ignored:
                 block.lines.append(line)
-                block.error, block.complete = [], False
+                block.error, block.complete, block.goes_on = [], False, False
             else:
-                block = latest[rank] = _Traceback([line.lstrip(" +")], ignored=ignored)
-            block.group = block.goes_on = block.group or "Group" in line
+                latest[rank] = _Traceback([line], ignored=ignored)
         elif block and not block.error:
             block.lines.append(line)
             if line and not line[0].isspace():  # "ValueError: …" after the frames

@@ -29,7 +29,6 @@ from autotune_spaces.facts import (
     OptimizerFacts,
 )
 from autotune_spaces.knobs import create
-from autotune_trials.diagnosis.classify import shebang
 
 PROBE_TIMEOUT_S = 20
 _PROBE = """
@@ -198,7 +197,7 @@ def interpreter(command: Sequence[str], env: Mapping[str, str], workdir: Path) -
     program = _program(command[0], env, workdir)
     if re.fullmatch(r"(python|pypy)[\d.]*", Path(program).name):
         return program
-    words = shebang(program)
+    words = _shebang(program)
     if not words or "run" in command[1:2]:  # `conda run` etc.: the shebang is the tool's own Python
         return ""
     word = words[1] if Path(words[0]).name == "env" and len(words) == 2 else words[0]
@@ -258,3 +257,13 @@ def _model(path: Path) -> str:
     except OSError:
         return ""
     return match[1] if match else ""
+
+
+def _shebang(path: str) -> list[str]:
+    """The words of a script's shebang line, [] if there is none."""
+    try:
+        with open(path, "rb") as file:
+            line = file.readline(512)
+    except OSError:
+        return []
+    return line[2:].decode(errors="replace").split() if line.startswith(b"#!") else []

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -308,7 +307,7 @@ def of_exit(
     """
     if status == 0:
         if "step" not in markers_of(paths):
-            return unhooked(argv, workdir, paths, "the command ended (exit code 0)")
+            return unhooked(argv, paths, "the command ended (exit code 0)")
         return Diagnosis(
             "ended",
             f"the job finished by itself (exit code 0) before {doing}",
@@ -381,13 +380,13 @@ def _status_in_words(status: int) -> str:
     return f"exit code {status}" + (f" ({name})" if name and status > 128 else "")
 
 
-def unhooked(argv: Sequence[str], workdir: Path, paths: SessionPaths, happened: str) -> Diagnosis:
+def unhooked(argv: Sequence[str], paths: SessionPaths, happened: str) -> Diagnosis:
     """Why no optimizer step was seen, judged by the last marker left, and what to do about it."""
     markers = markers_of(paths)
     furthest = next((m for m in reversed(MARKERS) if m in markers and m != "loader"), "")
     cause, remedy = _CAUSES.get(furthest, ("", ""))
     if not furthest:
-        cause, remedy = _why_no_python(argv, workdir)
+        cause, remedy = _why_no_python(argv)
     text = f"{happened}, and no optimizer step was seen: {cause}.\n{remedy}"
     trouble = read_tail(paths.agent_log).strip()
     if trouble:
@@ -420,7 +419,7 @@ _CAUSES = {
 }
 
 
-def _why_no_python(argv: Sequence[str], workdir: Path) -> tuple[str, str]:
+def _why_no_python(argv: Sequence[str]) -> tuple[str, str]:
     """Cause and remedy when no Python process of the command loaded the agent."""
     flag = _isolating_flag(argv)
     if flag:
@@ -431,20 +430,8 @@ def _why_no_python(argv: Sequence[str], workdir: Path) -> tuple[str, str]:
             ),
             f"Remove {flag.split()[0]} from the command.",
         )
-    script = shutil.which(argv[0], path=None) or str(workdir / argv[0])
-    line = shebang(script)
-    if line and (flag := _isolating_flag(line)):
-        return (
-            (
-                f"{argv[0]} starts with #!{' '.join(line)}, and {flag} makes Python ignore"
-                " PYTHONPATH or sitecustomize"
-            ),
-            f"Run it as `python {argv[0]} …`.",
-        )
     names = [os.path.basename(word) for word in argv]
-    detaching = next((n for n in names if n in DETACHING), "") or (
-        "env -i" if _clears_environment(names) else ""
-    )
+    detaching = next((n for n in names if n in DETACHING), "")
     if detaching:
         return (
             (
@@ -497,19 +484,3 @@ def _isolating_flag(argv: Sequence[str]) -> str:
             if flag:
                 return option if option == f"-{flag}" else f"{option} ({flag})"
     return ""
-
-
-def _clears_environment(names: Sequence[str]) -> bool:
-    return "env" in names and any(
-        n in ("-i", "--ignore-environment", "-") for n in names[names.index("env") :]
-    )
-
-
-def shebang(path: str) -> list[str]:
-    """The words of a script's shebang line, [] if there is none."""
-    try:
-        with open(path, "rb") as file:
-            line = file.readline(512)
-    except OSError:
-        return []
-    return line[2:].decode(errors="replace").split() if line.startswith(b"#!") else []

@@ -160,7 +160,7 @@ class Postmortem:
             )
         hang_stacks.save_stacks(self._paths, self._mark, pids)
         happened = f"{waited_s:.0f} s have passed since the start"
-        found = classify.unhooked(self._argv, self._workdir, self._paths, happened)
+        found = classify.unhooked(self._argv, self._paths, happened)
         if "backward" in markers:
             found = replace(found, detail=f"{found.detail}\n{ACCUMULATES}")
         return self.found(found)

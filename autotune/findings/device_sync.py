@@ -6,21 +6,7 @@ from collections.abc import Sequence
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable
-from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, lost_s, times
-
-CALLED = {
-    "item": ".item()",
-    "tolist": ".tolist()",
-    "numpy": ".numpy()",
-    "cpu": ".cpu()",
-    "bool": "evaluates a tensor as a bool",
-    "float": "float(…)",
-    "int": "int(…)",
-    "repr": "calls repr() on a tensor",
-    "format": "formats a tensor",
-    "print": "prints a tensor",
-    "synchronize": "torch.cuda.synchronize()",
-}
+from autotune.findings.sites import CALLED, LEAST_SHARE, Site, SiteRule, lost_s, times
 
 
 class DeviceSync(SiteRule):

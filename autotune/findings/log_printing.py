@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune.findings.base import Case
-from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, times
+from autotune.findings.sites import CALLED, LEAST_SHARE, Site, SiteRule, times
 
 
 class LogPrinting(SiteRule):
@@ -22,16 +22,8 @@ class LogPrinting(SiteRule):
         return site.device != "cuda"
 
     def says(self, case: Case, site: Site) -> str:
-        what = {
-            "print": "prints",
-            "log": "writes to the log",
-            "repr": "calls repr() on a tensor",
-            "format": "formats a tensor",
-        }[site.kind]
-        return (
-            f"{what} {site.detail if site.kind == 'print' else ''}".strip()
-            + f", {times(site.per_step)} an iteration"
-        )
+        what = {"print": f"prints {site.detail}".strip(), "log": "writes to the log"}
+        return f"{what.get(site.kind) or CALLED[site.kind]}, {times(site.per_step)} an iteration"
 
     def advice(self, case: Case, site: Site) -> str:
         if site.kind == "repr" or site.detail:

@@ -41,6 +41,20 @@ NOT_SAMPLED = frozenset({"data", "backward", "optimizer"})
 NAMED = 3  # lines named in an evidence
 # tensors turned into Python values: the statement is computed to read the result
 READOUTS = frozenset({"item", "tolist", "bool", "float", "int"})
+# kinds of calls that wait for the tensor's device, in words
+CALLED = {
+    "item": ".item()",
+    "tolist": ".tolist()",
+    "numpy": ".numpy()",
+    "cpu": ".cpu()",
+    "bool": "evaluates a tensor as a bool",
+    "float": "float(…)",
+    "int": "int(…)",
+    "repr": "calls repr() on a tensor",
+    "format": "formats a tensor",
+    "print": "prints a tensor",
+    "synchronize": "torch.cuda.synchronize()",
+}
 
 
 @dataclass(frozen=True)

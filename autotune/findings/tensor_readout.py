@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from autotune.findings.base import Case
-from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, times
-
-CALLED = {
-    "item": ".item()",
-    "tolist": ".tolist()",
-    "bool": "evaluates a tensor as a bool",
-    "float": "float(…)",
-    "int": "int(…)",
-}
+from autotune.findings.sites import CALLED, LEAST_SHARE, Site, SiteRule, times
 
 
 class TensorReadout(SiteRule):
@@ -24,7 +16,7 @@ class TensorReadout(SiteRule):
         " a library reads the tensor, only the time of its calls counts. Threshold:"
         f" {LEAST_SHARE:.0%} of an iteration. numpy() copies nothing and is not counted."
     )
-    kinds = tuple(CALLED)
+    kinds = ("item", "tolist", "bool", "float", "int")
     explains = ("host-bound",)
 
     def counts(self, case: Case, site: Site) -> bool:

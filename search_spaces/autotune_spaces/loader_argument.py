@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune_spaces.base import Knob, LiveJob, Numerics, Scope, Value
+from autotune_spaces.base import Config, Knob, LiveJob, Numerics, Scope, Value
 from autotune_spaces.domains import loader_of
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -15,10 +15,15 @@ class LoaderArgument(Knob):
     allowed = (False, True)
     dear = True
     loader = True
+    least_workers = 0  # with fewer, the value has no meaning
 
     def current(self, machine: Machine, job: JobFacts) -> Value:
         value: Value = getattr(loader_of(job), self.name)
         return value
+
+    def active(self, config: Config, defaults: Config) -> bool:
+        workers = config.get("num_workers", defaults.get("num_workers"))
+        return not isinstance(workers, int) or workers >= self.least_workers
 
     def apply(self, live: LiveJob, value: Value) -> None:
         if live.loader is not None:

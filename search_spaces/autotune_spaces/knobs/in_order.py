@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Config, Numerics, Value
+from autotune_spaces.base import Card, Numerics, Value
 from autotune_spaces.domains import repeated_loader_of
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.loader_argument import LoaderArgument
@@ -12,6 +12,7 @@ from autotune_spaces.loader_argument import LoaderArgument
 
 class InOrder(LoaderArgument):
     name = "in_order"
+    least_workers = 2
     # Not exact: the order then depends on timing, so every run has another trajectory.
     numerics = Numerics.STATISTICAL
     ordered = False
@@ -39,6 +40,3 @@ class InOrder(LoaderArgument):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         repeated_loader_of(job)
         return [True, False]
-
-    def active(self, config: Config, defaults: Config) -> bool:
-        return config.get("num_workers", defaults.get("num_workers")) not in (0, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Config, Value
+from autotune_spaces.base import Card, Value
 from autotune_spaces.domains import host_loader_of
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.loader_argument import LoaderArgument
@@ -12,6 +12,7 @@ from autotune_spaces.loader_argument import LoaderArgument
 
 class PersistentWorkers(LoaderArgument):
     name = "persistent_workers"
+    least_workers = 1
     range = "false, true"
     card = Card(
         what=(
@@ -37,6 +38,3 @@ class PersistentWorkers(LoaderArgument):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         host_loader_of(job)
         return [False, True]
-
-    def active(self, config: Config, defaults: Config) -> bool:
-        return config.get("num_workers", defaults.get("num_workers")) != 0

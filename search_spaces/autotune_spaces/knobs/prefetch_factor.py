@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune_spaces.base import Card, Config, Value
+from autotune_spaces.base import Card, Value
 from autotune_spaces.domains import host_loader_of, loader_of, whole
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.loader_argument import LoaderArgument
@@ -14,6 +14,7 @@ TORCH_DEFAULT = 2  # of a DataLoader with workers
 
 class PrefetchFactor(LoaderArgument):
     name = "prefetch_factor"
+    least_workers = 1
     example = 4
     range = "2, 4, 8"
     card = Card(
@@ -39,6 +40,3 @@ class PrefetchFactor(LoaderArgument):
 
     def check_value(self, value: Value) -> str | None:
         return whole(value, 1)
-
-    def active(self, config: Config, defaults: Config) -> bool:
-        return config.get("num_workers", defaults.get("num_workers")) != 0

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from autotune_trials.supervisor.process_tags import MARK_VARIABLE, mark_of
-from autotune_trials.supervisor.procfs import all_pids, stat_of
+from autotune_trials.supervisor.procfs import all_stats, tree
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 # the kernel counts CPU time in ticks of 10 ms: figures over a shorter time are meaningless
@@ -63,20 +63,11 @@ def session_processes(own: bool = False) -> dict[int, float]:
     They are the tree below the topmost ancestor that carries the session's mark; with ``own``, below
     this process.
     """
-    stats = {pid: stat for pid in all_pids() if (stat := stat_of(pid)) is not None}
+    stats = all_stats()
     mark, root = os.environ.get(MARK_VARIABLE, ""), os.getpid()
     while mark and not own and root in stats and mark_of(stats[root][1]) == mark:
         root = stats[root][1]
-    children: dict[int, list[int]] = {}
-    for pid, stat in stats.items():
-        children.setdefault(stat[1], []).append(pid)
-    found: dict[int, float] = {}
-    queue = [root] if root in stats else []
-    while queue:
-        pid = queue.pop()
-        found[pid] = stats[pid][3] + stats[pid][4]
-        queue += children.get(pid, ())
-    return found
+    return {pid: stats[pid][3] + stats[pid][4] for pid in tree(root, stats)}
 
 
 def resident_gib(own: bool = False) -> float:

@@ -99,7 +99,7 @@ class Work:
         stats = self._stats()
         return bool(stats) and not any(stat[0] in "RD" for stat in stats)
 
-    def _stats(self) -> list[tuple[str, int, int, float, float]]:
+    def _stats(self) -> list[procfs.Stat]:
         stats = map(procfs.stat_of, self._processes())
         return [stat for stat in stats if stat is not None]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
+Stat = tuple[str, int, int, float, float]  # see stat_of()
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
-def stat_of(pid: int) -> tuple[str, int, int, float, float] | None:
+def stat_of(pid: int) -> Stat | None:
     """(state, parent pid, start time in ticks since boot, own CPU seconds, CPU seconds of reaped
     children) of a process; None if it is gone. A zombie with further threads is not: they still
     close its files, which takes a GPU's driver a while.
@@ -40,23 +42,27 @@ def alive(pid: int) -> bool:
     return stat is not None and stat[0] not in "ZX"
 
 
+def all_stats() -> dict[int, Stat]:
+    return {pid: stat for pid in all_pids() if (stat := stat_of(pid)) is not None}
+
+
+def tree(root: int, stats: Mapping[int, Stat]) -> set[int]:
+    """``root`` and its descendants, of the processes in ``stats``."""
+    children: dict[int, set[int]] = {}
+    for pid, stat in stats.items():
+        children.setdefault(stat[1], set()).add(pid)
+    found = {root} & stats.keys()
+    new = found
+    while new:
+        new = {child for pid in new for child in children.get(pid, ())} - found
+        found = found | new
+    return found
+
+
 def descendants(root: int) -> set[int]:
     """Living descendants of ``root``, without ``root`` itself."""
-    children: dict[int, list[int]] = {}
-    states: dict[int, str] = {}
-    for pid in all_pids():
-        stat = stat_of(pid)
-        if stat is not None:
-            children.setdefault(stat[1], []).append(pid)
-            states[pid] = stat[0]
-    found: set[int] = set()
-    queue = [root]
-    while queue:
-        for pid in children.get(queue.pop(), ()):
-            if pid not in found:
-                found.add(pid)
-                queue.append(pid)
-    return {pid for pid in found if states[pid] not in "ZX"}
+    stats = all_stats()
+    return {pid for pid in tree(root, stats) if pid != root and stats[pid][0] not in "ZX"}
 
 
 def send(pids: set[int], number: int) -> None:

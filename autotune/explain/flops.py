@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from autotune.explain import passes, products
-from autotune.explain.operands import Rule, Unknown, base_name
+from autotune.explain.operands import Rule, Unknown, base_name, operand_bytes
 from autotune.explain.records import Operator
 from autotune.explain.trace import Signature
 
@@ -66,15 +66,13 @@ def work(signature: Signature, list_dtype: str = "") -> Work:
     if signature.sparse:
         return Work(why=SPARSE)
     if list_dtype and "list" in signature.dtypes:
-        signature = Signature(
-            signature.name,
-            signature.shapes,
-            tuple(list_dtype if d == "list" else d for d in signature.dtypes),
-            signature.values,
-            signature.sparse,
-        )
+        of_list = {True: list_dtype, False: ""}  # an empty list has no tensors
+        pairs = zip(signature.shapes, signature.dtypes)
+        dtypes = tuple(of_list[bool(s)] if d == "list" else d for s, d in pairs)
+        signature = replace(signature, dtypes=dtypes)
     try:
         flops, nbytes = found[1](signature)
+        nbytes += 0.0 if found[0] is Kind.MOVE else operand_bytes(signature)
     except Unknown as error:
         return Work(why=str(error))
     except (IndexError, KeyError, TypeError, ValueError, SyntaxError):
@@ -216,21 +214,21 @@ _BY_KIND: dict[Kind, Sequence[tuple[Rule, str]]] = {
         (passes.reduction(4), "var logsumexp"),
         (passes.reduction(5), "std"),
         # max, difference, exp, sum, quotient; their backward: product, sum, difference, product
-        (passes.like_first(5), "_softmax _log_softmax"),
-        (passes.like_first(4), "_softmax_backward_data _log_softmax_backward_data"),
+        (passes.like(5), "_softmax _log_softmax"),
+        (passes.like(4), "_softmax_backward_data _log_softmax_backward_data"),
         # mean 1, variance 3, normalise 2, scale and shift 2; backward: two sums of 2 each, the
         # input's gradient 7, weight and bias 3
         (
-            passes.like_first(8),
+            passes.like(8),
             "native_layer_norm native_batch_norm native_group_norm cudnn_batch_norm "
             "miopen_batch_norm _native_batch_norm_legit _batch_norm_with_update _fused_rms_norm",
         ),
         (
-            passes.norm_backward(14),
+            passes.like(14, 1),
             "native_layer_norm_backward native_batch_norm_backward native_group_norm_backward "
             "_fused_rms_norm_backward",
         ),
-        (passes.like_first(14), "cudnn_batch_norm_backward batch_norm_backward"),
+        (passes.like(14), "cudnn_batch_norm_backward batch_norm_backward"),
         (passes.pool, "max_pool2d_with_indices max_pool3d_with_indices"),
         # Adam: two moments 3 and 4; bias corrections, root, quotient and update 6; decay 2. All
         # lists but the gradients are written.
@@ -240,7 +238,7 @@ _BY_KIND: dict[Kind, Sequence[tuple[Rule, str]]] = {
         (passes.embedding_backward, "embedding_dense_backward"),
     ),
     Kind.MOVE: (
-        (passes.lists(0, 0), "_foreach_zero _foreach_copy"),
+        (passes.whole_operands, "_foreach_zero _foreach_copy"),
         (passes.copy, "copy"),
         (passes.fill, "fill zero uniform normal bernoulli random"),
         (passes.index_select, "index_select"),

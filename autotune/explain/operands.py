@@ -9,7 +9,8 @@ from typing import Any
 
 from autotune.explain.trace import Shape, Signature
 
-Rule = Callable[[Signature], tuple[float, float]]  # FLOPs and bytes of a call
+# FLOPs of a call and bytes that it writes; of moves, which may read a part of an operand: all bytes
+Rule = Callable[[Signature], tuple[float, float]]
 
 ITEM_BYTES = {
     "float64": 8,
@@ -69,11 +70,11 @@ def bytes_of(shape: Shape, dtype: str) -> float:
     return float(math.prod(shape) * item_bytes(dtype))
 
 
-def operand_bytes(signature: Signature, *but: int) -> float:
-    """Bytes of all tensor operands except those at the indexes ``but``."""
+def operand_bytes(signature: Signature) -> float:
+    """Bytes of all tensor operands."""
     whole = 0.0
-    for place, (shape, dtype) in enumerate(zip(signature.shapes, signature.dtypes)):
-        if dtype and place not in but:
+    for shape, dtype in zip(signature.shapes, signature.dtypes):
+        if dtype:
             of_list = bool(shape) and isinstance(shape[0], tuple)
             shapes: Any = shape if of_list else (shape,)
             whole += sum(bytes_of(one, dtype) for one in shapes)

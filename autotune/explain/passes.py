@@ -32,7 +32,7 @@ def elementwise(steps: float, result: str = "") -> Rule:
         tensors = [(s, d) for s, d in signature.tensors]
         shape = tensors[0][0] if in_place(signature) else broadcast([s for s, _ in tensors])
         dtype = tensors[0][1] if in_place(signature) else result or promoted(tensors)
-        return steps * math.prod(shape), operand_bytes(signature) + bytes_of(shape, dtype)
+        return steps * math.prod(shape), bytes_of(shape, dtype)
 
     return rule
 
@@ -51,7 +51,7 @@ def reduction(steps: float, result: str = "", dims_at: int = 1, also: str = "") 
         dims = _dims(signature, dims_at, len(shape))
         kept = tuple(n for i, n in enumerate(shape) if i not in dims)
         written = bytes_of(kept, result or dtype) + (bytes_of(kept, also) if also else 0.0)
-        return steps * math.prod(shape), bytes_of(shape, dtype) + written
+        return steps * math.prod(shape), written
 
     return rule
 
@@ -81,29 +81,15 @@ def _dims(signature: Signature, at: int, rank: int) -> set[int]:
     return {d % rank for d in dims} if dims and rank else set(range(rank))
 
 
-def like_first(steps: float, outputs: float = 1.0) -> Rule:
-    """``steps`` per element of the first operand; results are ``outputs`` times as large as it.
+def like(steps: float, index: int = 0) -> Rule:
+    """``steps`` per element of the operand at ``index``, as large as which the result is.
 
-    Small results are not counted.
+    Small further results, such as the gradients of weight and bias, are not counted.
     """
 
     def rule(signature: Signature) -> tuple[float, float]:
-        shape = shape_of(signature, 0)
-        return steps * math.prod(shape), operand_bytes(signature) + outputs * bytes_of(
-            shape, signature.dtypes[0]
-        )
-
-    return rule
-
-
-def norm_backward(steps: float) -> Rule:
-    """(grad, input, …): the gradients of the input and of weight and bias."""
-
-    def rule(signature: Signature) -> tuple[float, float]:
-        shape = shape_of(signature, 1)
-        return steps * math.prod(shape), operand_bytes(signature) + bytes_of(
-            shape, signature.dtypes[1]
-        )
+        shape = shape_of(signature, index)
+        return steps * math.prod(shape), bytes_of(shape, signature.dtypes[index])
 
     return rule
 
@@ -125,9 +111,8 @@ def pool(signature: Signature) -> tuple[float, float]:
         for i, n in enumerate(x[-spatial:])
     ]
     out = (*x[:-spatial], *sizes)
-    return float(math.prod(out) * math.prod(kernel)), operand_bytes(signature) + bytes_of(
-        out, signature.dtypes[0]
-    ) + bytes_of(out, "int64")
+    written = bytes_of(out, signature.dtypes[0]) + bytes_of(out, "int64")
+    return float(math.prod(out) * math.prod(kernel)), written
 
 
 def lists(steps: float, written: int) -> Rule:
@@ -146,14 +131,16 @@ def lists(steps: float, written: int) -> Rule:
         item = item_bytes(lists[0][1])
         # lists of step counters are smaller than lists of parameters
         same = [n for n in elements if n == elements[0]]
-        return steps * elements[0], float(
-            item * (sum(elements) + min(written, max(len(same) - 1, 1)) * elements[0])
-        )
+        return steps * elements[0], float(item * min(written, max(len(same) - 1, 1)) * elements[0])
 
     return rule
 
 
-# ---------------------------------------------------------------- moves
+# ---------------------------------------------------------------- moves: all bytes
+
+
+def whole_operands(signature: Signature) -> tuple[float, float]:
+    return 0.0, operand_bytes(signature)
 
 
 def copy(signature: Signature) -> tuple[float, float]:
@@ -188,9 +175,7 @@ def embedding(signature: Signature) -> tuple[float, float]:
 def embedding_backward(signature: Signature) -> tuple[float, float]:
     """(grad, indices, rows): the gradient of the whole table is written."""
     grad, rows = shape_of(signature, 0), int(value_of(signature, 2))
-    return float(math.prod(grad)), operand_bytes(signature) + bytes_of(
-        (rows, grad[-1]), signature.dtypes[0]
-    )
+    return float(math.prod(grad)), bytes_of((rows, grad[-1]), signature.dtypes[0])
 
 
 def gather(signature: Signature) -> tuple[float, float]:

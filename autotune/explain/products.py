@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.explain.operands import (
-    Rule,
-    Unknown,
-    bytes_of,
-    each,
-    operand_bytes,
-    shape_of,
-    value_of,
-)
+from autotune.explain.operands import Rule, Unknown, bytes_of, each, shape_of, value_of
 from autotune.explain.trace import Shape, Signature
 
 
@@ -22,9 +14,7 @@ def mm(first: int) -> Rule:
     def rule(signature: Signature) -> tuple[float, float]:
         a, b = shape_of(signature, first), shape_of(signature, first + 1)
         result = (*a[:-1], b[-1])
-        return 2.0 * math.prod(a) * b[-1], operand_bytes(signature) + bytes_of(
-            result, signature.dtypes[first]
-        )
+        return 2.0 * math.prod(a) * b[-1], bytes_of(result, signature.dtypes[first])
 
     return rule
 
@@ -32,18 +22,15 @@ def mm(first: int) -> Rule:
 def mv(first: int) -> Rule:
     def rule(signature: Signature) -> tuple[float, float]:
         a = shape_of(signature, first)
-        return 2.0 * math.prod(a), operand_bytes(signature) + bytes_of(
-            a[:-1], signature.dtypes[first]
-        )
+        return 2.0 * math.prod(a), bytes_of(a[:-1], signature.dtypes[first])
 
     return rule
 
 
 def linear(signature: Signature) -> tuple[float, float]:
     x, weight = shape_of(signature, 0), shape_of(signature, 1)
-    return 2.0 * math.prod(x) * weight[0], operand_bytes(signature) + bytes_of(
-        (*x[:-1], weight[0]), signature.dtypes[0]
-    )
+    result = (*x[:-1], weight[0])
+    return 2.0 * math.prod(x) * weight[0], bytes_of(result, signature.dtypes[0])
 
 
 def linear_backward(signature: Signature) -> tuple[float, float]:
@@ -51,10 +38,7 @@ def linear_backward(signature: Signature) -> tuple[float, float]:
     x, weight, mask = shape_of(signature, 0), shape_of(signature, 2), value_of(signature, 3)
     results = [x, weight, weight[:1]]
     written = sum(bytes_of(s, signature.dtypes[0]) for s, wanted in zip(results, mask) if wanted)
-    return (
-        2.0 * math.prod(x) * weight[0] * sum(map(bool, mask[:2])),
-        operand_bytes(signature) + written,
-    )
+    return 2.0 * math.prod(x) * weight[0] * sum(map(bool, mask[:2])), written
 
 
 def convolution(
@@ -92,7 +76,7 @@ def convolution(
             ]
             result = (x[0], weight[0], *sizes)
             flops = 2.0 * x[0] * math.prod(sizes) * math.prod(weight)
-        return flops, operand_bytes(signature) + bytes_of(result, signature.dtypes[0])
+        return flops, bytes_of(result, signature.dtypes[0])
 
     return rule
 
@@ -108,7 +92,7 @@ def convolution_backward(mask: int, transposed: int = -1) -> Rule:
         one = 2.0 * over[0] * math.prod(over[2:]) * math.prod(weight)
         results = [x, weight, (grad[1],)]
         written = sum(bytes_of(s, signature.dtypes[1]) for s, w in zip(results, wanted) if w)
-        return one * sum(map(bool, wanted[:2])), operand_bytes(signature) + written
+        return one * sum(map(bool, wanted[:2])), written
 
     return rule
 
@@ -123,7 +107,7 @@ def attention(heads_second: bool = True) -> Rule:
         pairs = 2.0 * batch * heads * queries * keys
         # the result and its logsumexp
         written = bytes_of((*q[:-1], v[-1]), signature.dtypes[0]) + 4.0 * batch * heads * queries
-        return pairs * (q[-1] + v[-1]), operand_bytes(signature) + written
+        return pairs * (q[-1] + v[-1]), written
 
     return rule
 
@@ -137,7 +121,7 @@ def attention_backward(heads_second: bool = True) -> Rule:
         batch, heads, queries, keys = _attention_sizes(q, k, heads_second)
         pairs = 2.0 * batch * heads * queries * keys
         written = sum(bytes_of(s, signature.dtypes[1]) for s in (q, k, v))
-        return pairs * (3 * q[-1] + 2 * v[-1]), operand_bytes(signature) + written
+        return pairs * (3 * q[-1] + 2 * v[-1]), written
 
     return rule
 

@@ -48,7 +48,7 @@ def covered(spans: Iterable[tuple[float, float]], start_s: float, end_s: float) 
     return whole
 
 
-def timeline(trace: Trace, iterations: int = ITERATIONS) -> tuple[Span, ...]:
+def timeline(trace: Trace) -> tuple[Span, ...]:
     """Phases, kernels and copies of some iterations from the middle of the trace.
 
     In seconds from the start of the first iteration shown. Where there are more kernels and copies
@@ -56,8 +56,8 @@ def timeline(trace: Trace, iterations: int = ITERATIONS) -> tuple[Span, ...]:
     """
     if not trace.iterations:
         return ()
-    first = max((len(trace.iterations) - iterations) // 2, 0)
-    shown = trace.iterations[first : first + iterations]
+    first = max((len(trace.iterations) - ITERATIONS) // 2, 0)
+    shown = trace.iterations[first : first + ITERATIONS]
     start_s, end_s = shown[0].start_s, shown[-1].end_s
     lanes = [("device", k.name, k.start_s, k.end_s) for k in trace.kernels] + [
         ("copy", c.name, c.start_s, c.end_s) for c in trace.copies

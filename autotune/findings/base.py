@@ -93,7 +93,6 @@ class Rule(ABC):
         cost_s: float | None = None,
         places: Sequence[Place | None] = (),
         knob: str | None = None,
-        title: str = "",
     ) -> Finding:
         """A finding of this rule.
 
@@ -102,7 +101,7 @@ class Rule(ABC):
         known = tuple(dict.fromkeys(p for p in places if p is not None))
         return Finding(
             rule=self.name,
-            title=title or self.title,
+            title=self.title,
             side=case.name,
             evidence=evidence,
             advice=advice,

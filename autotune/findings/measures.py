@@ -9,9 +9,11 @@ from typing import Any
 
 from autotune.explain.records import Operator
 from autotune.findings.base import Case, NotJudgeable
+from autotune_spaces.codec import decode
 from autotune_trials.protocol.evidence import Frames, Place
 from autotune_trials.protocol.messages import PHASES
 
+CAP = 2.0  # times the median: longer times are outliers
 NAMED_SHARE = 0.1  # of the costliest line: cheaper ones are not named
 COMPUTE = ("forward", "backward", "optimizer", "other")  # phases in which operators run
 
@@ -58,34 +60,23 @@ def phase_s(case: Case, *phases: str) -> float:
     return sum(fmean(times[phase]) for phase in phases or PHASES if times.get(phase))
 
 
-def usual_s(times: Sequence[float], group: int = 1, limit: float = 2.0) -> float:
+def usual_s(times: Sequence[float], group: int = 1) -> float:
     """Mean of ``times``, one per iteration, with outliers capped: single slow iterations do not count.
 
     Times are taken ``group`` at a time (workers deliver in rounds: one long wait, then none), and
-    no group counts for more than ``limit`` times the median group.
+    no group counts for more than ``CAP`` times the median group.
     """
     group = max(1, min(group, len(times) // 4))
     sums = [sum(times[i : i + group]) for i in range(0, len(times) - group + 1, group)]
     if not sums:
         return 0.0
-    top = limit * median(sums)
+    top = CAP * median(sums)
     return fmean(min(s, top) for s in sums) / group
 
 
-def place_of(data: Mapping[str, Any] | Place | None) -> Place | None:
+def place_of(data: Mapping[str, Any] | None) -> Place | None:
     """A place from the agent's plain data."""
-    if not data or isinstance(data, Place):
-        return data if isinstance(data, Place) else None
-    try:
-        return Place(
-            str(data["file"]),
-            int(data["line"]),
-            str(data.get("function", "")),
-            str(data.get("code", "")),
-            bool(data.get("own", True)),
-        )
-    except (KeyError, TypeError, ValueError):
-        return None
+    return decode(Place, data) if data else None
 
 
 def costliest_frames(

@@ -268,9 +268,6 @@ def test_batch_sizes() -> None:
     assert "own batch sampler (Buckets), which sets the batch size" in out(
         "batch_size", what=with_loader(**theirs, batch_sampler="Buckets")
     )
-    assert "gives each process whole batches" in out(
-        "batch_size", what=with_loader(**theirs, batch_sampler="BatchSamplerShard")
-    )
     assert "varies from step to step" in out(
         "batch_size", what=with_loader(**theirs, batch_sampler="UniformWithReplacementSampler")
     )

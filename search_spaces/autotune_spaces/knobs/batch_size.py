@@ -156,12 +156,6 @@ def _why_fixed(sampler: str) -> str:
     """Why a batch sampler other than torch's fixes the batch size, and what to do about it.
     ``sampler``: its class, "" if unknown.
     """
-    if sampler == "BatchSamplerShard":
-        return (
-            "accelerate's batch sampler (BatchSamplerShard) gives each process whole"
-            " batches from the job's own batch sampler; if the job has a flag for their"
-            " size, it can be a knob (via:)"
-        )
     if sampler in POISSON:
         return (
             f"Opacus' batch sampler ({sampler}) adds each sample to a batch with a fixed"

@@ -217,7 +217,7 @@ class ModuleRanges:
         self._handles.clear()
 
 
-def modules_within(root: Any, depth: int, prefix: str = "") -> list[tuple[str, Any]]:
+def modules_within(root: Any, depth: int) -> list[tuple[str, Any]]:
     """(dotted name, module) for the descendants of ``root`` down to ``depth`` levels, each once."""
     found: list[tuple[str, Any]] = []
     seen: set[int] = set()
@@ -229,7 +229,7 @@ def modules_within(root: Any, depth: int, prefix: str = "") -> list[tuple[str, A
                 found.append((f"{path}{name}", child))
                 walk(child, left - 1, f"{path}{name}.")
 
-    walk(root, depth, prefix)
+    walk(root, depth, "")
     return found
 
 

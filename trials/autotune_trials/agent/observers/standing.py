@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune_spaces.codec import encode
 from autotune_trials.agent.observers.observer import Observer
 from autotune_trials.agent.observers.optimizer_trial import try_out
 
@@ -47,16 +48,7 @@ class StandingObserver(Observer):
         }
 
     def _place(self, spot: Any) -> dict[str, Any] | None:
-        if spot is None:
-            return None
-        place = self.watch.places.place(spot)
-        return {
-            "file": place.file,
-            "line": place.line,
-            "function": place.function,
-            "code": place.code,
-            "own": place.own,
-        }
+        return None if spot is None else encode(self.watch.places.place(spot))
 
 
 def _dtypes(entry: Entry) -> list[str]:

@@ -66,10 +66,11 @@ def work(signature: Signature, list_dtype: str = "") -> Work:
     if signature.sparse:
         return Work(why=SPARSE)
     if list_dtype and "list" in signature.dtypes:
-        of_list = {True: list_dtype, False: ""}  # an empty list has no tensors
-        pairs = zip(signature.shapes, signature.dtypes)
-        dtypes = tuple(of_list[bool(s)] if d == "list" else d for s, d in pairs)
-        signature = replace(signature, dtypes=dtypes)
+        dtypes = [list_dtype if dtype == "list" else dtype for dtype in signature.dtypes]
+        for index, shape in enumerate(signature.shapes):
+            if shape == () and signature.dtypes[index] == "list":  # an empty list has no tensors
+                dtypes[index] = ""
+        signature = replace(signature, dtypes=tuple(dtypes))
     try:
         flops, nbytes = found[1](signature)
         nbytes += 0.0 if found[0] is Kind.MOVE else operand_bytes(signature)

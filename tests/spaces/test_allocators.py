@@ -9,7 +9,6 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from machines import CUDA, CUDA_JOB, JOB, job, machine
@@ -270,19 +269,6 @@ def test_what_the_job_has_set_itself_is_not_tried_again() -> None:
             create("cuda_alloc_conf", values=[asked]).domain(CUDA, own)
     other = create("cuda_alloc_conf", values=["max_split_size_mb:64", "unset"]).domain(CUDA, own)
     assert other.values == (has, "max_split_size_mb:64", "unset")
-
-
-@pytest.mark.parametrize(("fraction", "why"), [(1.0, "set_per_process_memory_fraction"), (0.8, "")])
-def test_a_threshold_for_garbage_needs_a_limit_of_the_jobs_own(fraction: float, why: str) -> None:
-    """``cuda`` stands in for ``torch.cuda`` of a job with a limit, or without one (torch then says
-    1.0).
-    """
-    cuda = SimpleNamespace(
-        get_per_process_memory_fraction=lambda: fraction, get_allocator_backend=lambda: "native"
-    )
-    live = SimpleNamespace(device="cuda", torch=SimpleNamespace(cuda=cuda))
-    found = get("cuda_alloc_conf").effect(live, "garbage_collection_threshold:0.8")  # type: ignore[arg-type]
-    assert why in (found or "") and bool(found) == bool(why)
 
 
 def test_both_names_of_the_variable_are_set(tmp_path: Path) -> None:

@@ -117,13 +117,6 @@ class CudaAllocConf(Knob):
                     "no segment of the allocator can grow: this driver or platform does"
                     " not support it"
                 )
-        # 0.0: this version of torch cannot tell
-        limit = getattr(cuda, "get_per_process_memory_fraction", float)()
-        if "garbage_collection_threshold" in wanted and limit >= 1.0:
-            return (
-                "torch frees unused blocks only near a memory limit, and the job sets"
-                " none (torch.cuda.set_per_process_memory_fraction)"
-            )
         return None
 
     def snippet(self, value: Value) -> str:

@@ -30,8 +30,6 @@ SHORTEST_SLICE = 4  # iterations
 
 
 class Side:
-    """One of the two processes."""
-
     def __init__(self, session: Session, request: FixedRun) -> None:
         self.session = session
         self.metrics: Mapping[str, tuple[float, ...]] = {}  # printed by the job
@@ -106,7 +104,6 @@ class Side:
             self._worked_s += time.monotonic() - began
 
     def result(self) -> Record:
-        """The record of the whole window."""
         assert self._record is not None
         notes = {**self._record.notes, WALL_S: self._worked_s, SLICES: self._slices}
         return replace(self._record, metrics={**self._record.metrics, **self.metrics}, notes=notes)

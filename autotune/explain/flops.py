@@ -39,8 +39,6 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Work:
-    """FLOPs and bytes of one call."""
-
     flops: float | None = None
     nbytes: float | None = None
     why: str = ""  # why a figure is None

@@ -88,8 +88,6 @@ class PerfSummary:
 
 @dataclass(frozen=True)
 class KernelTime:
-    """A device kernel over the captured window."""
-
     name: str
     launches: int
     seconds: float  # total

@@ -48,8 +48,6 @@ DTYPES = {  # C++ names, as the trace has them
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A named stretch of time."""
-
     name: str
     start_s: float
     duration_s: float
@@ -107,8 +105,6 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Kernel(Stretch):
-    """A kernel on the device."""
-
     op: int = -1  # index of the operator that launched it; -1: unknown
 
 

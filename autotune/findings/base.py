@@ -52,7 +52,6 @@ class Case:
 
     @property
     def on_device(self) -> bool:
-        """The job computes on an accelerator."""
         return self.job.device == "cuda"
 
 

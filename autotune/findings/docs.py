@@ -28,7 +28,6 @@ cause, only the more specific one does.
 
 
 def table() -> str:
-    """All rules as a Markdown table."""
     rows = ["| finding | what is wrong | knobs that fix it |", "|---|---|---|"]
     rows += [
         f"| [`{rule.name}`](#{rule.name}) | {rule.title} |"
@@ -39,7 +38,6 @@ def table() -> str:
 
 
 def card(rule: Rule) -> str:
-    """One rule's card as Markdown."""
     lines = [f"## {rule.name}", "", f"**{rule.title}.** {rule.card}"]
     if knobs := _knobs(rule):
         lines += ["", f"Knobs that fix it: {knobs}."]
@@ -59,7 +57,6 @@ def _knobs(rule: Rule) -> str:
 
 
 def render() -> str:
-    """The whole page."""
     return "\n".join([HEAD, table(), *map(card, RULES)])
 
 

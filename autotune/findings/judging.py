@@ -25,8 +25,6 @@ UNEXPLAINED_SHARE = 0.25
 
 @dataclass(frozen=True)
 class Findings:
-    """What all rules say about all sides."""
-
     findings: tuple[Finding, ...] = ()
     not_judged: tuple[NotJudged, ...] = ()
     rules: int = 0  # how many were judged

@@ -54,7 +54,6 @@ a number to keep its spelling.
 
 
 def table() -> str:
-    """All knobs as a Markdown table."""
     rows = ["| knob | values | scope | numerics | what it does |", "|---|---|---|---|---|"]
     for knob in map(get, names()):
         rows.append(
@@ -65,7 +64,6 @@ def table() -> str:
 
 
 def first_sentence(knob: Knob) -> str:
-    """One line on what the knob does."""
     return knob.card.what.split(". ")[0].split("; ")[0].split(": ")[0].rstrip(".") + "."
 
 
@@ -108,7 +106,6 @@ def card(name: str) -> str:
 
 
 def render() -> str:
-    """The whole page."""
     return "\n".join([HEAD, table(), *map(card, names()), VIA])
 
 

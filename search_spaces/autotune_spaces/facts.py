@@ -112,8 +112,6 @@ class ProcessFacts:
 
 @dataclass(frozen=True)
 class OptimizerFacts:
-    """One optimizer of the job."""
-
     name: str  # class name
     implementation: str  # "default", "for-loop", "foreach" or "fused", as the job requested
     supported: tuple[str, ...]  # implementations this optimizer can be switched to here

@@ -105,7 +105,6 @@ class Heap:
         self._held: list[int] = []
 
     def retain(self) -> None:
-        """Make malloc keep freed memory."""
         if self.retaining or foreign():
             return
         self.retaining = True

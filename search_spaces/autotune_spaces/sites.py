@@ -29,8 +29,6 @@ class SourceCall:
 
 @dataclass(frozen=True)
 class BuiltSite:
-    """Where an object was built."""
-
     call: SourceCall
     kind: str  # its class, "torch.optim.adamw.AdamW"
     # constructor parameters in order; "*" precedes keyword-only ones, "**": any other keyword too

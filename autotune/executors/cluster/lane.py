@@ -165,7 +165,6 @@ class Slot(Executor):
 
     @staticmethod
     def end_all(slots: Sequence[Slot], patience_s: float = SLOT_END_S) -> None:
-        """End several slots at once."""
         import ray
 
         here = [slot for slot in slots if not slot.gone]
@@ -188,8 +187,6 @@ class Slot(Executor):
 
 
 class SlotLiveSession(LiveSession):
-    """A running job on a slot."""
-
     def __init__(self, slot: Slot, hello: Hello, process_config: Config, home: Path) -> None:
         self._slot = slot
         self.hello = hello

@@ -47,7 +47,6 @@ _KNOBS = """
 
 
 def names() -> tuple[str, ...]:
-    """Every registered knob, in order."""
     return tuple(_KNOBS)
 
 

@@ -106,8 +106,6 @@ def _shown(end: Ending) -> str:
 
 
 class Ending(NamedTuple):
-    """What a log ends with."""
-
     traceback: list[str]  # [] if it ends with other lines
     # the exception and its message: the last lines of the traceback; [] if that only says that
     # another process failed

@@ -60,7 +60,6 @@ class Ledger:
                     self._spare(path, stat, flags, checkpoint)
 
     def removes(self, path: str) -> None:
-        """The job removes the file ``path``."""
         self._require_not_ours(below(path, (self.directory,)), path)
         with self._log.alone():
             stat = _lstat(path)
@@ -88,7 +87,6 @@ class Ledger:
                     self._log.note("renamed", path, to=new, **self._about_new(new, path, found))
 
     def links(self, source: str, target: str) -> None:
-        """The job hard-links ``source`` to ``target``."""
         with self._log.alone():
             stat = _lstat(source)
             if stat is None or os.path.lexists(target):

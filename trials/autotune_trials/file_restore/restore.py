@@ -79,8 +79,6 @@ def leftovers(run_dir: str) -> list[str]:
 
 
 class _Restoring:
-    """Restores the files of one session."""
-
     def __init__(self, session: str, log: Log, late: bool) -> None:
         self._session, self._log = session, log
         ledger = str(SessionPaths(Path(session)).written)

@@ -56,7 +56,6 @@ class PhaseClock:
         self.counted: tuple[Counts, Counts] = (self._counts, self._counts)
 
     def switch(self, phase: int) -> None:
-        """End the current phase and begin ``phase``."""
         now = perf_counter()
         self.spent[self.phase] += now - self.last_s
         self.last_s = now
@@ -77,7 +76,6 @@ class PhaseClock:
         self.relabel(AWAY)
 
     def note_epoch_start(self) -> None:
-        """The job begins another epoch."""
         if self.phase == OTHER:  # the last one never reached its end: the job counts batches itself
             self.switch(AWAY)
 

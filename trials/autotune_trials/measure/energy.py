@@ -67,7 +67,6 @@ class EnergyMeter:
         self._read_s = perf_counter()
 
     def restart(self) -> None:
-        """Start counting now."""
         self._trained_s = []
         self._whole_s = self._whole_j = 0.0
         self._joules()

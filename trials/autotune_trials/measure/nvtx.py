@@ -59,18 +59,15 @@ class Ranges:
                 self._push(MODULE + name)
 
     def enter(self, module: str) -> None:
-        """Begin a module's forward."""
         self._modules.append(module)
         self._push(MODULE + module)
 
     def leave(self) -> None:
-        """End the module entered last."""
         if self._modules:
             self._modules.pop()
             self._pop()
 
     def close(self) -> None:
-        """End all open ranges."""
         self.end_iteration()
 
     def _unwind(self) -> None:
@@ -166,8 +163,6 @@ class ProfilerRanges(Ranges):
 
 
 class Several(Ranges):
-    """Draws ranges in several timelines at once."""
-
     def __init__(self, *ranges: Ranges | None) -> None:
         for name in ("begin_iteration", "end_iteration", "switch", "enter", "leave", "close"):
             self._each(name, [getattr(r, name) for r in ranges if r is not None])

@@ -84,7 +84,6 @@ class WindowRecorder:
                 self._energy.pause()
 
     def go_on(self) -> None:
-        """The job trains again."""
         self._start = snapshot()
         if self._energy is not None and self._device is not None:
             self._energy.resume()
@@ -110,7 +109,6 @@ class WindowRecorder:
         return True
 
     def restart(self) -> None:
-        """Discard the iterations so far."""
         self.iterations, self._turnovers, self._interruptions = [], [], 0
         self._spent = []
         self._turnovers_at, self._drawn = [], []

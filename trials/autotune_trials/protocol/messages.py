@@ -59,8 +59,6 @@ class KnobChoice:
 
 
 class SessionMode(str, enum.Enum):
-    """What a session does."""
-
     LIVE = "live"  # knobs are switched between blocks of iterations
     FIXED = "fixed"  # knobs hold from the start, one window is recorded
     PROFILE = "profile"  # like fixed, then iterations under torch.profiler and under observers

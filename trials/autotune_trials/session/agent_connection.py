@@ -11,8 +11,6 @@ from autotune_trials.supervisor.masking import Masks
 
 
 class Connection:
-    """The connection to one training process."""
-
     def __init__(self, connection: socket.socket, masks: Masks) -> None:
         self.socket, self.open, self._masks, self._rest = connection, True, masks, b""
         self.hello: Hello | None = None

@@ -61,7 +61,6 @@ class Switchboard:
             self.forget(connection)
 
     def forget(self, connection: Connection) -> None:
-        """Close one connection."""
         connection.open = False
         if connection in self.connections:
             self.connections.remove(connection)
@@ -69,7 +68,6 @@ class Switchboard:
             connection.socket.close()
 
     def hang_up(self) -> None:
-        """Close all connections."""
         for connection in list(self.connections):
             self.forget(connection)
 

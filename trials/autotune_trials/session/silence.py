@@ -147,7 +147,6 @@ class Silence:
         self._work.begin()
 
     def too_long(self) -> bool:
-        """Whether the job counts as hung."""
         now, silent_s = time.monotonic(), self.seconds
         idle_s = idle_limit_s(self.slowest_s, self._limit_s, self._shortest_s)
         if self._judged and self._work.ceased(now, silent_s, idle_s + PROGRESS_S):

@@ -85,5 +85,4 @@ class Outpost(Slot):
             return self._packed()
 
     def answers(self) -> bool:
-        """Return True: the node is there."""
         return True

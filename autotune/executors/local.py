@@ -41,9 +41,10 @@ from autotune.job.configs import held_choices, in_words, started_with
 from autotune.job.spec import JobSpec
 from autotune.secrets import secret_texts
 from autotune_spaces.base import Config, Knob, NotApplicable, Start, Value
+from autotune_spaces.space import command_line
 from autotune_trials.file_restore.restore import leftovers
 from autotune_trials.measure.profiler import STACK_STEPS
-from autotune_trials.paths import SessionPaths, new_session
+from autotune_trials.paths import new_session
 from autotune_trials.protocol.messages import (
     Block,
     BlockReport,
@@ -328,7 +329,7 @@ class LocalExecutor(Executor):
         for earlier in self._open:
             require_restored(earlier.outcome)
         argv, overrides = self._with_process_knobs(process_config)
-        paths = self._next_paths(label)
+        paths = new_session(self.run_dir, label)
         if capture is not None:
             argv = [
                 word.replace("{report}", str(paths.report(""))) for word in capture.words
@@ -361,17 +362,10 @@ class LocalExecutor(Executor):
             KeyError, ValueError: not a process knob of this search space.
             SessionFailed: one of them cannot be set here and now.
         """
-        argv = list(self.spec.command)
-        named = placeholders(argv)
         stray = set(process_config) - set(started_with(process_config, self.spec.search_space))
         if stray:
             raise ValueError(f"not process knobs of this search space: {', '.join(sorted(stray))}")
-        for knob in self.spec.search_space.knobs:
-            if knob.name in process_config:
-                argv = list(knob.command(argv, process_config[knob.name]))
-            # the command has {name} in it: the job's own value belongs there
-            elif knob.name in named:
-                argv = list(knob.command(argv, knob.options["default"]))
+        argv = command_line(self.spec.command, self.spec.search_space.knobs, process_config)
         before = replace(self._job_start(), argv=tuple(argv))
         choices = self._process_choices(process_config)
         try:
@@ -407,9 +401,6 @@ class LocalExecutor(Executor):
     def _takes_seed(self) -> bool:
         """Whether the job takes its seed by a ``{seed}``: the agent then leaves seeds alone."""
         return "seed" in placeholders([*self.spec.command, *self.spec.env.values()])
-
-    def _next_paths(self, label: str) -> SessionPaths:
-        return new_session(self.run_dir, label)
 
 
 def finish(session: Session) -> None:

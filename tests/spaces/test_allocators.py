@@ -236,7 +236,7 @@ def test_the_library_goes_before_what_is_preloaded(libraries: Path) -> None:
 
 
 def test_a_library_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("autotune_spaces.knobs.malloc._system", lambda: iter(()))
+    monkeypatch.setattr("autotune_spaces.knobs.malloc._folders", lambda start: iter(()))
     with pytest.raises(NotApplicable, match="libtcmalloc was not found"):
         prepared(get("malloc"), "tcmalloc", tmp_path, PATH="")
 

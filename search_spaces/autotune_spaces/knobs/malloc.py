@@ -242,18 +242,5 @@ def _folders(start: Start) -> Iterator[str]:
         env.get("VIRTUAL_ENV", ""),
     ]
     yield from (os.path.join(prefix, "lib") for prefix in prefixes if prefix)
-    yield from _system()
-
-
-def _system(root: Path = Path("/")) -> Iterator[str]:
-    """Where the loader looks: folders from ld.so.conf.d, this architecture's folder, and the usual
-    ones.
-    """
-    for file in sorted(root.glob("etc/ld.so.conf.d/*.conf")):
-        try:
-            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            continue
-        yield from (line.strip() for line in lines if line.startswith("/"))
     yield f"/usr/lib/{os.uname().machine}-linux-gnu"
     yield from FOLDERS

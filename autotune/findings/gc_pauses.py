@@ -24,7 +24,7 @@ class GcPauses(Rule):
         f" Threshold: {LEAST_SHARE:.0%} of an iteration. The finding points to the line that"
         " collections interrupted most."
     )
-    explains = ("host-bound",)
+    explains = ("host-bound", "host-work")
     one_finding = True
 
     def judge(self, case: Case) -> list[Finding]:

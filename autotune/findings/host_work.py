@@ -15,7 +15,7 @@ from autotune.findings.sites import READOUTS, elsewhere, statement_of, within
 from autotune.findings.stalls import slow_iterations, working_s, writing_iterations
 from autotune.findings.tensor_readout import TensorReadout
 from autotune.words import duration_words
-from autotune_trials.protocol.evidence import Calls, Frames, Pause, Place
+from autotune_trials.protocol.evidence import Calls, Frames, Place
 
 RULES_ON_CALLS = (TensorReadout, LogPrinting, FileWrites, ArrayCopies, MadeOnHost)
 JUDGED = frozenset(kind for rule in RULES_ON_CALLS for kind in rule.kinds)
@@ -59,7 +59,6 @@ class HostWork(Rule):
             ):
                 seconds[frame.place] = seconds.get(frame.place, 0.0) + frame.seconds
         _take_off_calls(seconds, judged, slow)
-        _take_off_collections(seconds, [p for p in evidence.pauses if p.iteration not in slow])
         lines = sorted(((s, p) for p, s in seconds.items()), key=lambda line: -line[0])
         lines = [
             (s, p) for s, p in lines if s >= LEAST_SAMPLED_S and s / ordinary >= WORK_SHARE * whole
@@ -83,26 +82,6 @@ def _take_off_calls(
         if not calls.direct and calls.phase == "other" and calls.place in seconds:
             spent = sum(s for i, s in zip(calls.iterations, calls.each_s) if i not in slow)
             seconds[calls.place] -= min(spent, seconds[calls.place])
-
-
-def _take_off_collections(seconds: dict[Place, float], pauses: Sequence[Pause]) -> None:
-    """Subtract garbage collections from the lines at which they were sampled.
-
-    A collection holds the interpreter, so it is sampled only when it ends: at the line it
-    interrupted or at one of the next.
-    """
-    for pause in pauses:
-        left = pause.seconds
-        near = [
-            p
-            for p in seconds
-            if pause.place is not None
-            and (p.file, p.function) == (pause.place.file, pause.place.function)
-        ]
-        for place in sorted(near, key=lambda p: (p != pause.place, -seconds[p])):
-            taken = min(left, seconds[place])
-            seconds[place] -= taken
-            left -= taken
 
 
 def _told_elsewhere(frame: Frames, judged: Sequence[Calls]) -> bool:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 # characters of a line that are searched: a progress bar without line ends is one long line
@@ -20,27 +21,13 @@ def read_metrics(
     """
     searches = {name: re.compile(pattern) for name, pattern in patterns.items()}
     found: dict[str, list[float]] = {name: [] for name in patterns}
-    for line in _lines(files) if searches else ():
-        for name, search in searches.items():
-            if len(found[name]) < MOST_VALUES and (match := search.search(line)) is not None:
-                value = _number(match[1])
-                found[name] += [] if value is None else [value]
+    for path in files if searches else ():
+        # universal newlines: the carriage returns of a progress bar end lines, too
+        with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+            for line in file:
+                for name, search in searches.items():
+                    match = search.search(line[:LONGEST_LINE])
+                    if match and len(found[name]) < MOST_VALUES:
+                        with suppress(ValueError, TypeError):  # no number, or no group
+                            found[name].append(float(match[1]))
     return {name: tuple(values) for name, values in found.items()}
-
-
-def _lines(files: Sequence[Path]) -> Iterator[str]:
-    for path in files:
-        try:
-            with open(path, encoding="utf-8", errors="replace", newline=None) as file:
-                # universal newlines: the carriage returns of a progress bar end lines, too
-                for line in file:
-                    yield line[:LONGEST_LINE]
-        except OSError:
-            continue
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text is not None else None
-    except ValueError:
-        return None

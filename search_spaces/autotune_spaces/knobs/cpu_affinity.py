@@ -80,22 +80,12 @@ class CpuAffinity(Knob):
         return ["all", *_choices(*_seen(job), job)]
 
     def domain(self, machine: Machine, job: JobFacts) -> Domain:
-        try:
-            return super().domain(machine, job)
-        except NotApplicable as withdrawn:
-            if self.values is not None or "itself" in str(withdrawn):
-                raise
-            topology, own = _seen(job)
-            if not own:
-                raise NotApplicable(
-                    "this system does not report which cores the job may run on"
-                ) from None
-            nodes = len(topology.nodes_of(own))
-            on = "one NUMA node" if nodes < 2 else f"{nodes} NUMA nodes"
+        if self.values is None and len(self.candidates(machine, job)) == 1:
             raise NotApplicable(
-                f"there is nothing to choose on {on} with {len(own)} CPUs, no two of which share a"
-                " core"
-            ) from None
+                f"there is nothing to choose: of the job's {len(_seen(job)[1]) or 'unknown'} CPUs"
+                " no two share a core, and there are no NUMA nodes to choose between"
+            )
+        return super().domain(machine, job)
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         topology, own = _seen(job)

@@ -102,7 +102,7 @@ def _redraws(context: RunContext, config: Config) -> bool:
         return False
     job, space = decode(Observation, observed).job, context.spec.search_space
     return any(model.dropouts for model in job.models) and any(
-        space[name].redraws_on(job.device) for name in config
+        job.device in space[name].redraws for name in config
     )
 
 

@@ -194,8 +194,9 @@ class Knob(ABC):
     card: Card
     # fingerprint paths that this knob changes on purpose, e.g. "optimizers.*.lr"
     declares: tuple[str, ...] = ()
-    # True if dropout draws other random numbers: losses are then compared as "random-stream"
-    redraws: bool = False
+    # devices on which dropout draws other random numbers: losses are then compared as
+    # "random-stream"
+    redraws: tuple[str, ...] = ()
     # True if it costs seconds at start (compile, cuDNN search): reported as break-even
     start_up_cost: bool = False
     # True if switching it in a running job takes seconds: a new source of batches
@@ -207,6 +208,7 @@ class Knob(ABC):
     example: Value = True  # a value other than the usual one, for the card and for tests
     # options a user may give, and the allowed values of each
     accepts: Mapping[str, tuple[Value, ...]] = {}
+    variables: tuple[str, ...] = ()  # of the job's environment, which prepare() replaces
     # values that prepare() sets from what it finds on the machine: environment() alone may miss it
     looked_up: tuple[Value, ...] = ()
 
@@ -267,10 +269,6 @@ class Knob(ABC):
         """Why this job cannot use ``value`` on this machine, even on request; None if it can."""
         return None
 
-    def redraws_on(self, device: str) -> bool:
-        """Whether :attr:`redraws` holds for a job that trains on ``device``."""
-        return self.redraws
-
     def parse(self, value: Value) -> Value:
         """``value`` as the user meant it: YAML reads an unquoted ``off`` as False."""
         return "off" if value is False and "off" in self.allowed else value
@@ -322,7 +320,8 @@ class Knob(ABC):
         Raises:
             NotApplicable: it cannot be set here and now.
         """
-        return replace(start, env={**start.env, **self.environment(value)})
+        rest = {name: text for name, text in start.env.items() if name not in self.variables}
+        return replace(start, env=rest | self.environment(value))
 
     def at_start(self, environ: Mapping[str, str]) -> None:
         """Act on :meth:`environment` when a Python process of the command starts. Called if the

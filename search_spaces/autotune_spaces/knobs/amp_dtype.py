@@ -19,6 +19,8 @@ class AmpDtype(Knob):
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
     in_graph = True
+    # 16-bit attention uses another kernel there, and dropout vectorises differently
+    redraws = ("cuda",)
     ordered = False
     example = "bfloat16"
     allowed = WORDS
@@ -100,12 +102,6 @@ class AmpDtype(Knob):
                     " below 8.0)"
                 )
         return None
-
-    def redraws_on(self, device: str) -> bool:
-        """On a GPU, 16-bit attention uses another kernel, and dropout vectorises differently: both
-        drop other elements.
-        """
-        return device == "cuda"
 
     def apply(self, live: LiveJob, value: Value) -> None:
         live.control("autocast").set(None if value == "off" else str(value))

@@ -14,7 +14,7 @@ class ChannelsLast(Knob):
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
     in_graph = True
-    redraws = True
+    redraws = ("cpu", "cuda")
     allowed = (False, True)
     range = "false, true"
     card = Card(

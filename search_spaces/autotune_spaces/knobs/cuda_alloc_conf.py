@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Start, Value
 from autotune_spaces.domains import need_cuda
@@ -24,6 +23,7 @@ class CudaAllocConf(Knob):
     name = "cuda_alloc_conf"
     scope = Scope.PROCESS
     numerics = Numerics.EXACT
+    variables = VARIABLES
     ordered = False
     example = "expandable_segments:True"
     range = "unset, expandable_segments:True, backend:cudaMallocAsync (CUDA)"
@@ -96,14 +96,8 @@ class CudaAllocConf(Knob):
         return {} if value == "unset" else dict.fromkeys(VARIABLES, str(value))
 
     def prepare(self, start: Start, value: Value) -> Start:
-        if value == "unset":
-            return replace(
-                start, env={name: text for name, text in start.env.items() if name not in VARIABLES}
-            )
-        return replace(
-            start,
-            env={**start.env, **dict.fromkeys(VARIABLES, merged(own_text(start.env), str(value)))},
-        )
+        whole = value if value == "unset" else merged(own_text(start.env), str(value))
+        return super().prepare(start, whole)
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         if live.device != "cuda":

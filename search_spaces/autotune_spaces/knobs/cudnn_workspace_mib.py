@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from autotune_spaces.base import Card, Knob, NotApplicable, Numerics, Scope, Start, Value
+from autotune_spaces.base import Card, Knob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.domains import need_convolutions, need_cuda
 from autotune_spaces.facts import JobFacts, Machine
 
@@ -19,6 +18,7 @@ class CudnnWorkspaceMib(Knob):
     name = "cudnn_workspace_mib"
     scope = Scope.PROCESS
     numerics = Numerics.ROUNDING
+    variables = (VARIABLE,)
     ordered = False
     example = 1024
     range = "unset, 64, 256, 1024 (CUDA)"
@@ -64,11 +64,6 @@ class CudnnWorkspaceMib(Knob):
         ):
             return None
         return f"{value!r} is neither 'unset' nor a whole number of MiB ≥ 1"
-
-    def prepare(self, start: Start, value: Value) -> Start:
-        if value == "unset":
-            return replace(start, env={n: v for n, v in start.env.items() if n != VARIABLE})
-        return super().prepare(start, value)
 
     def environment(self, value: Value) -> dict[str, str]:
         return {} if value == "unset" else {VARIABLE: str(value)}

@@ -24,7 +24,7 @@ class SdpaBackend(Knob):
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
     in_graph = True
-    redraws = True
+    redraws = ("cpu", "cuda")
     ordered = False
     example = "cudnn"
     allowed = WORDS

@@ -20,7 +20,6 @@ import sys
 import weakref
 from collections.abc import Callable
 from threading import get_ident
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap import log
@@ -70,7 +69,13 @@ class TrainingLoop:
         self._backward_thread = 0  # the thread that called backward last
         self._captured = False  # the job has captured backward or a step in a CUDA graph
 
-    # ------------------------------------------------------------------ device and optimizers
+    def tell(self, event: str, *about: Any) -> None:
+        """Call the listeners of ``event``."""
+        try:
+            for hear in getattr(self.events, event):
+                hear(*about)
+        except Exception:
+            self.fail(event)
 
     def learn_device(self, device: Any) -> None:
         """The job trains on ``device``. If both a CPU and a GPU are seen, the GPU counts."""
@@ -78,14 +83,6 @@ class TrainingLoop:
             self.device = device.type
             for hear in self.events.device_found:
                 hear(device)
-
-    def on_optimizer(self, built: Any, frame: FrameType, own_rates: bool) -> None:
-        """See Listener.optimizer_built."""
-        try:
-            for hear in self.events.optimizer_built:
-                hear(built, frame, own_rates)
-        except Exception:
-            self.fail("optimizer_built")
 
     # ------------------------------------------------------------------ batches
 
@@ -183,11 +180,7 @@ class TrainingLoop:
         if state.capturing:
             return
         state.backwards += 1
-        try:
-            for hear in self.events.backward_ended:
-                hear()
-        except Exception:
-            self.fail("backward_ended")
+        self.tell("backward_ended")
 
     def note_error(self, error: BaseException) -> None:
         """``error`` passes through job code that we wrap; the caller re-raises it."""
@@ -244,11 +237,7 @@ class TrainingLoop:
             except BaseException:
                 self._fail_step(optimizer)
                 raise
-            try:
-                for hear in self.events.closure_called:
-                    hear(optimizer)
-            except Exception:
-                self.fail("closure_called")
+            self.tell("closure_called", optimizer)
             return value
 
         if "closure" in kwargs:
@@ -259,11 +248,7 @@ class TrainingLoop:
         """The closure has raised an error: torch will not call end_step. The job may catch the error
         and go on."""
         self.state.closure_calls, self.state.in_step = 0, False
-        try:
-            for hear in self.events.step_failed:
-                hear(optimizer)
-        except Exception:
-            self.fail("step_failed")
+        self.tell("step_failed", optimizer)
 
     @untraced
     def end_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -346,11 +331,7 @@ class TrainingLoop:
 
     def on_metric(self, name: str, value: Any) -> None:
         """``autotune.metric()`` in the job."""
-        try:
-            for hear in self.events.metric_told:
-                hear(name, value)
-        except Exception:
-            self.fail("autotune.metric")
+        self.tell("metric_told", name, value)
 
     def _start_over(self) -> None:
         self.state.iterations = 0

@@ -10,7 +10,6 @@ format it.
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
 import threading
@@ -123,7 +122,6 @@ class CallObserver(Observer):
         plain = (self.torch.Tensor, self.torch.nn.Parameter) if of_tensor else ()
 
         def make(patch: Patch, original: Any) -> Any:
-            @functools.wraps(original)
             def watched(*args: Any, **kwargs: Any) -> Any:
                 if (
                     self._inside

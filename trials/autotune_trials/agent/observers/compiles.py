@@ -10,7 +10,6 @@ whatever is missing is named in ``Evidence.blind``.
 
 from __future__ import annotations
 
-import functools
 import re
 import sys
 import time
@@ -62,7 +61,6 @@ class CompileLog:
             )
 
     def _listen(self, patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def log_graph_break(translator: Any, *args: Any, **kwargs: Any) -> Any:
             if patch.active:
                 self._note(translator, args, kwargs)

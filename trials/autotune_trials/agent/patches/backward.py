@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,6 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits
     running_graph = torch._C._current_graph_task_id  # -1: this thread is in no backward
 
     def make_function(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
             thread = get_ident()
             nested = thread in inside or running_graph() != -1
@@ -62,7 +60,6 @@ def install_grad(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobT
     inside_transform = torch._C._functorch.maybe_current_level
 
     def make_grad(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def grad(*args: Any, **kwargs: Any) -> Any:
             transformed = patch.active and inside_transform() is not None
             if transformed and loop.state.in_backward:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,8 @@ def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Patch:
-    """``owner.attribute`` replaced by ``make(original)``.
+    """``owner.attribute`` replaced by ``make(patch, original)``, a function that gets the original's
+    name and signature.
 
     ``active`` is False once the patch is undone: a wrapper that other code has wrapped or kept
     checks it and behaves like the original.
@@ -51,7 +53,9 @@ class Patch:
         if self._wrapper is None or present is not self._own:
             # the first time, or others have patched while ours was undone: wrap what is there now
             self.original, self._own = getattr(self.owner, self.attribute), present
-            self._wrapper, self._above = self._make(self, self.original), None
+            # like the original to whoever looks: Lightning reads signatures
+            self._wrapper = functools.update_wrapper(self._make(self, self.original), self.original)
+            self._above = None
             # pickle finds it by this name, which in another process is the original
             if isinstance(self.owner, ModuleType):
                 self._wrapper.__module__ = self.owner.__name__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,6 @@ def install(
     """
 
     def make_compile(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
             if not patch.active or model is None:
                 return original(model, *args, **kwargs)
@@ -39,7 +37,6 @@ def install(
         return compile
 
     def make_scaler(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if patch.active and self.is_enabled():
@@ -48,7 +45,6 @@ def install(
         return __init__
 
     def make_scale(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def scale(self: Any, outputs: Any) -> Any:
             scaled = original(self, outputs)
             if patch.active and on_scaled is not None:
@@ -58,7 +54,6 @@ def install(
         return untraced(scale)
 
     def make_step(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             before = loop.steps_begun
             result = original(self, optimizer, *args, **kwargs)

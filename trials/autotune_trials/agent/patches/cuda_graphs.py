@@ -3,7 +3,6 @@ capture ends, and knows by then what was captured."""
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
@@ -17,7 +16,6 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop) -> None:
     ``make_graphed_callables`` also call."""
 
     def make_begin(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def capture_begin(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if patch.active:
@@ -26,7 +24,6 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop) -> None:
         return capture_begin
 
     def make_end(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def capture_end(self: Any, *args: Any, **kwargs: Any) -> None:
             try:
                 original(self, *args, **kwargs)

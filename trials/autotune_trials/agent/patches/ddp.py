@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ def install(patches: PatchSet, torch: Any, live: LiveJobControl) -> None:
     def make(patch: Patch, original: Any) -> Any:
         signature = inspect.signature(original)
 
-        @functools.wraps(original)  # Lightning and accelerate look at the signature
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if not patch.active:

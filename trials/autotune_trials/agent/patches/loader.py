@@ -8,7 +8,6 @@ get_worker_info           recorded when an IterableDataset calls it: its workers
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
 import traceback
@@ -40,7 +39,6 @@ def install(
     switchable = iterator_class(data_module)
 
     def make_init(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)  # Lightning rebuilds loaders from this signature
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if not patch.active:
@@ -58,7 +56,6 @@ def install(
         return __init__
 
     def make_get_iterator(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def _get_iterator(self: Any) -> Any:
             if not patch.active or worker._worker_info is not None:
                 return original(self)
@@ -74,7 +71,6 @@ def install(
         return _get_iterator
 
     def make_create_fetcher(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def create_fetcher(*args: Any, **kwargs: Any) -> Any:
             fetcher = original(*args, **kwargs)
             # a forked worker inherits the value it had when the source was built
@@ -88,7 +84,6 @@ def install(
         return create_fetcher
 
     def make_get_worker_info(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def get_worker_info() -> Any:
             if hooks.asking is not None:
                 asker = sys._getframe(1).f_globals.get("__name__", "")

@@ -4,7 +4,6 @@ only until warm-up is over, because each module call pays for it.
 
 from __future__ import annotations
 
-import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,6 @@ def install(patches: PatchSet, torch: Any, watch: ModuleWatch) -> None:
     traced = torch.compiler.is_dynamo_compiling  # a function of the job's own, that calls modules
 
     def make_call(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             if traced() or not patch.active or getattr(inside, "module", False):
                 return original(self, *args, **kwargs)
@@ -37,7 +35,6 @@ def install(patches: PatchSet, torch: Any, watch: ModuleWatch) -> None:
         return __call__
 
     def make_enter(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def __enter__(self: Any) -> Any:
             if not traced() and patch.active:
                 watch.on_autocast(self)

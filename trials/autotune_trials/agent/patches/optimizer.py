@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop) -> None:
     """Note every optimizer built, and listen to every step."""
 
     def make_init(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             if not patch.active:
                 original(self, *args, **kwargs)
@@ -27,7 +25,7 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop) -> None:
             args, kwargs = _listed(args, kwargs)
             rates = _have_rates(args[0] if args else kwargs.get("params"))
             original(self, *args, **kwargs)
-            loop.on_optimizer(self, sys._getframe(1), rates)
+            loop.tell("optimizer_built", self, sys._getframe(1), rates)
 
         return __init__
 

@@ -4,7 +4,6 @@ contiguous one.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from autotune_trials.agent.bootstrap import import_hook
@@ -22,7 +21,6 @@ def install(patches: PatchSet) -> None:
 
 
 def _make(patch: Patch, original: Any) -> Any:
-    @functools.wraps(original)
     def save(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         if patch.active and isinstance(tensors, dict):
             tensors = {

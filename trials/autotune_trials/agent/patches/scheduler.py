@@ -6,7 +6,6 @@ stretched epoch must not drive a scheduler past its end.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +18,6 @@ def freeze(patches: PatchSet, torch: Any) -> None:
     """
 
     def make(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def step(self: Any, *args: Any, **kwargs: Any) -> Any:
             if (
                 not patch.active

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from autotune_trials.agent.controls.entry_modules import SLOT, SlotCall
@@ -13,7 +12,6 @@ def install(patches: PatchSet, torch: Any) -> None:
     """Take the agent's objects out of a module's slots while it is scripted."""
 
     def make_script(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def script(
             obj: Any, optimize: Any = None, _frames_up: int = 0, *args: Any, **kwargs: Any
         ) -> Any:

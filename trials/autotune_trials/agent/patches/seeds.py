@@ -4,7 +4,6 @@ seeded once.
 
 from __future__ import annotations
 
-import functools
 import random
 import sys
 import threading
@@ -25,7 +24,6 @@ def install(patches: PatchSet, torch: Any, offset: int) -> None:
     inside = threading.local()
 
     def make(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def seed(*args: Any, **kwargs: Any) -> Any:
             # torch.manual_seed seeds CUDA through functions that are patched too: shift a seed only
             # once

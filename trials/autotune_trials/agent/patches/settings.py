@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,6 @@ def install(
     """
 
     def make(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def set_num_threads(*args: Any, **kwargs: Any) -> Any:
             caller = sys._getframe(1)
             # a loader's pin-memory thread sets its own number
@@ -46,7 +44,6 @@ def install(
         return set_num_threads
 
     def make_precision(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def set_float32_matmul_precision(*args: Any, **kwargs: Any) -> Any:
             if patch.active and not knobs.applying:
                 sites.on_setting("set_float32_matmul_precision", sys._getframe(1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.patches.base import Patch, PatchSet
@@ -22,7 +21,6 @@ def install(patches: PatchSet, torch: Any, transfers: Transfers) -> None:
     plain = (torch.Tensor, torch.nn.Parameter)
 
     def make(patch: Patch, original: Any) -> Any:
-        @functools.wraps(original)
         def move(self: Any, *args: Any, **kwargs: Any) -> Any:
             # dynamo traces a compiled model with fake tensors
             if not patch.active or type(self).__name__ in ("FakeTensor", "FunctionalTensor"):

@@ -46,7 +46,7 @@ class Wrapped(Records):
 
 def found(dataset: Any, **more: Any) -> str:
     loader: DataLoader[Any] = DataLoader(dataset, batch_size=2, **more)
-    return describe(data, loader, "k#0", "k:1", 2, False).open_file
+    return describe(data, loader, "k#0", "k:1", 2).open_file
 
 
 def test_it_is_found_where_the_dataset_keeps_it(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_such_a_loader_gets_no_workers(tmp_path: Path) -> None:
     path.write_bytes(b"0" * 16)
     with path.open("rb") as file:
         loader: DataLoader[Any] = DataLoader(Records(file), batch_size=2)
-        facts = describe(data, loader, "k#0", "k:1", 2, False)
+        facts = describe(data, loader, "k#0", "k:1", 2)
     machine = Machine(4, 16.0, 4.0, "cpu", "", "2.13", "3.11")
     with pytest.raises(NotApplicable, match=r"Records\.file"):
         create("num_workers").candidates(machine, JobFacts(1, "cpu", facts, (), ()))

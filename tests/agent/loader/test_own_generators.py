@@ -182,7 +182,7 @@ def seeded_anew(worker_id: int) -> None:
 
 def found(dataset: Any, **more: Any) -> str:
     loader: DataLoader[Any] = DataLoader(dataset, batch_size=2, **more)
-    return describe(data, loader, "k#0", "k:1", 2, False).own_generator
+    return describe(data, loader, "k#0", "k:1", 2).own_generator
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_it_is_found_where_fetching_uses_it(dataset: Any, name: str) -> None:
 
 def test_such_a_loader_gets_no_workers() -> None:
     loader: DataLoader[Any] = DataLoader(Augmented(), batch_size=2)
-    facts = describe(data, loader, "k#0", "k:1", 2, False)
+    facts = describe(data, loader, "k#0", "k:1", 2)
     machine = Machine(4, 16.0, 4.0, "cpu", "", "2.13", "3.11")
     with pytest.raises(NotApplicable, match=r"Augmented\.rng"):
         create("num_workers").candidates(machine, JobFacts(1, "cpu", facts, (), ()))
@@ -233,7 +233,7 @@ def test_neither_does_one_whose_workers_are_seeded_alike_in_every_epoch() -> Non
     machine = Machine(4, 16.0, 4.0, "cpu", "", "2.13", "3.11")
     for function, name in ((seeded_alike, "seeded_alike"), (seeded_anew, ""), (print, "")):
         loader: DataLoader[Any] = DataLoader(range(16), batch_size=2, worker_init_fn=function)
-        facts = describe(data, loader, "k#0", "k:1", 2, False)
+        facts = describe(data, loader, "k#0", "k:1", 2)
         assert facts.fixed_seeds == name
         job = JobFacts(1, "cpu", facts, (), ())
         if name:

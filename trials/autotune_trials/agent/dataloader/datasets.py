@@ -30,64 +30,41 @@ _HASHED_BYTES = 1 << 20  # of an array; a larger one is compared at _PLACES
 _PLACES = 4096
 
 
-def shards(dataset: Any, worker_init_fn: Any = None, asked: bool = False) -> bool:
+def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
     """Whether the code of ``dataset`` or ``worker_init_fn`` refers to ``get_worker_info`` and to the
     number of workers: then several workers share the data; otherwise each would deliver all of it,
-    as where they only derive a seed. ``asked``: it was seen to call ``get_worker_info``, which
-    decides if no code that does so is found.
+    as where they only derive a seed.
 
     Searches the methods of its classes, the functions and classes they name, and the objects it
     wraps. The code is read, not run, so a dataset that shards in a way not seen here counts as not
     sharding, which is the safe side.
     """
-    pending: list[Any] = [dataset] if worker_init_fn is None else [dataset, worker_init_fn]
+    pending: list[Any] = [dataset, worker_init_fn]
     visited: set[int] = set()
     asks = counts = False
-    while pending and len(visited) < _SCANS:
-        item = pending.pop()
+    for item in pending:  # grows
         item = getattr(item, "__func__", item)
-        if id(item) in visited:
+        if id(item) in visited or len(visited) >= _SCANS:
             continue
         visited.add(id(item))
         code = getattr(item, "__code__", None)
         if isinstance(code, CodeType):
             names = _names(code)
-            if names & _SPLITS:
-                return True
             asks, counts = asks or bool(names & _ASKS), counts or "num_workers" in names
-            if asks and counts:
+            if names & _SPLITS or (asks and counts):
                 return True
             scope = getattr(item, "__globals__", {})
-            pending += [scope[name] for name in names if _worth_a_look(scope.get(name))]
-            cells = getattr(item, "__closure__", None) or ()
-            pending += [
-                cell.cell_contents
-                for cell in cells
-                if _filled(cell) and _worth_a_look(cell.cell_contents)
-            ]
+            named = [scope.get(name) for name in names]
+            pending += filter(_worth_a_look, [*named, *_enclosed(item).values()])
         elif isinstance(item, type):
             if "Sharding" in item.__name__:
                 return True
-            for base in item.__mro__:
-                if not _of_library(base):
-                    pending += [_function(value) for value in vars(base).values()]
-        elif isinstance(item, (list, tuple)):
-            pending += [
-                part for part in item[:16] if _worth_a_look(part) or hasattr(part, "__dict__")
-            ]
-        elif hasattr(item, "func") and hasattr(item, "keywords"):  # functools.partial
-            pending += [item.func, *item.args]
-        elif hasattr(item, "__dict__") and not isinstance(item, type(sys)):
+            pending += _methods(item).values()
+        elif not isinstance(item, type(sys)):
             if "webdataset" in type(item).__module__ and "split" in type(item).__name__:
                 return True
-            pending.append(type(item))
-            pending += [
-                part
-                for part in vars(item).values()
-                if _worth_a_look(part) or hasattr(part, "__dict__")
-            ]
-            pending += [part for part in vars(item).values() if isinstance(part, (list, tuple))]
-    return asked and not asks
+            pending += [type(item), *_held_by(item)]
+    return False
 
 
 def own_generator(loader: Any) -> str:
@@ -271,7 +248,8 @@ def _own_values(item: Any) -> dict[str, Any]:
 
 def _enclosed(function: Any) -> dict[str, Any]:
     """What a closure encloses, by name."""
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    closure = getattr(function, "__closure__", None) or ()
+    cells = zip(function.__code__.co_freevars, closure, strict=False)
     return {name: cell.cell_contents for name, cell in cells if _filled(cell)}
 
 

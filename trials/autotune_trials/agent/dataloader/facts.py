@@ -111,7 +111,6 @@ def describe(
     key: str,
     site: str,
     size: int | None,
-    asked_worker_info: bool,
     batch: Weight = NOTHING,
     cycled: bool = False,
 ) -> LoaderFacts:
@@ -122,7 +121,7 @@ def describe(
     except Exception:
         samples = None
     own_sampler = loader.batch_sampler is not None and not rebatches(data, loader)
-    sharding = not iterable or shards(loader.dataset, loader.worker_init_fn, asked_worker_info)
+    sharding = not iterable or shards(loader.dataset, loader.worker_init_fn)
     return LoaderFacts(
         dataset=type(loader.dataset).__name__,
         site=site,

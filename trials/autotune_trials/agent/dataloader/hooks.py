@@ -82,7 +82,6 @@ class LoaderHooks:
         self.last: tuple[Any, TrackedLoader] | None = None  # (iterator, loader) of the last batch
         # batches given so far, and their number at the last backward
         self.given = self.credited = 0
-        self.asking: TrackedLoader | None = None
         self.thread = 0  # id of the thread that begins the job's epochs
         self.training_state: TrackedLoader | None = None
         self.known_facts: LoaderFacts | None = None
@@ -302,7 +301,6 @@ class LoaderHooks:
                     state.key,
                     state.site,
                     state.batch_size,
-                    state.asked_worker_info,
                     state.batch,
                     self.cycled,
                 )
@@ -357,7 +355,7 @@ class LoaderHooks:
             max(want.num_workers, 1) != max(own.num_workers, 1)
             and is_iterable(self.data, template)
             and state.key != self._searched
-            and not shards(template.dataset, template.worker_init_fn, state.asked_worker_info)
+            and not shards(template.dataset, template.worker_init_fn)
         ):
             return (
                 f"{type(template.dataset).__name__} is an IterableDataset that does not split its"

@@ -129,7 +129,6 @@ class SwitchableIterator:
         if hooks.cached and self.credited and self._serves_kept():
             hooks.withheld = False
             return self._give(*self._kept.next(), clock() - asked, None)
-        hooks.asking = state if self.stream.iterable else None
         try:
             if hooks.to_drain:
                 self._drain()
@@ -140,8 +139,6 @@ class SwitchableIterator:
             if not self._may_go_back(error):
                 raise
             batch = self._go_back()
-        finally:
-            hooks.asking = None
         if batch is _END:
             return self._turn(asked)
         wait_s, turnover_s = clock() - asked, None

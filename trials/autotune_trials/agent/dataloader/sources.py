@@ -42,12 +42,11 @@ class SourceBuilder:
         if private_seed:
             shadow.__dict__["generator"] = state.private_generator(self._data)
         stream.tracks = want.num_workers > 0 and not stream.iterable
-        hooks.asking = state if stream.iterable else None
         hooks.metering = hooks.meter_of(state)
         try:
             source = self._iterator_over(shadow, want)
         finally:
-            hooks.asking = hooks.metering = None
+            hooks.metering = None
         if stream.seeds is not None and want.num_workers == 0:
             source._dataset_fetcher = SeededFetcher(source._dataset_fetcher, stream, hooks)
         source._autotune_settings = want

@@ -38,7 +38,6 @@ class TrackedLoader:
         self.end_s = 0.0  # time the last epoch's end took: waiting for it, ending its workers
         self.seed = 0  # base seed of the last source
         self.rebuilds = 0
-        self.asked_worker_info = False
         # another thread than the one that trains asks for its batches (IterationMeter)
         self.read_aside = False
         self.refused: Settings | None = None  # settings that could not be built

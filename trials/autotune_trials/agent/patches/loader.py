@@ -3,7 +3,6 @@
 DataLoader.__init__       each instance gets a key, "train.py:12#0": where it was built, the n-th one there
 DataLoader._get_iterator  hands out a SwitchableIterator (dataloader/iterator.py)
 create_fetcher            measures what fetching costs, in workers too
-get_worker_info           recorded when an IterableDataset calls it: its workers share its data
 """
 
 from __future__ import annotations
@@ -83,23 +82,9 @@ def install(
 
         return create_fetcher
 
-    def make_get_worker_info(patch: Patch, original: Any) -> Any:
-        def get_worker_info() -> Any:
-            if hooks.asking is not None:
-                asker = sys._getframe(1).f_globals.get("__name__", "")
-                if not asker.startswith("torch.utils.data._utils"):  # default_collate calls it, too
-                    hooks.asking.asked_worker_info = True
-            return original()
-
-        return get_worker_info
-
     patches.add("DataLoader.__init__", data_module.DataLoader, "__init__", make_init)
     patches.add(
         "DataLoader._get_iterator", data_module.DataLoader, "_get_iterator", make_get_iterator
     )
     patches.add("create_fetcher", data_module._DatasetKind, "create_fetcher", make_create_fetcher)
-    public = data_module.torch.utils.data
-    if getattr(public, "get_worker_info", None) is worker.get_worker_info:
-        patches.add("data.get_worker_info", public, "get_worker_info", make_get_worker_info)
-    patches.add("worker.get_worker_info", worker, "get_worker_info", make_get_worker_info)
     return hooks

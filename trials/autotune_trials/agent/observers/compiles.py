@@ -13,22 +13,15 @@ from __future__ import annotations
 import re
 import sys
 import time
-from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.observers.observer import Observer
 from autotune_trials.agent.patches import Patch, PatchSet
 from autotune_trials.protocol.evidence import GraphBreak, Place
 
-if TYPE_CHECKING:
-    from autotune_trials.agent.core.iteration import Iteration
-    from autotune_trials.agent.observers.watch import Watch
-
 PATCH = "dynamo.log_graph_break"
 LONGEST_REASON = 300
-# cap on measured compile time over dynamo's own figure: any excess beyond it has another cause
-MOST_EXCESS = 2.0
 
 Line = tuple[str, int, str]  # file, line, function
 
@@ -100,22 +93,8 @@ class CompileLog:
 class CompileObserver(Observer):
     name = "compiles"
 
-    def __init__(self, watch: Watch) -> None:
-        super().__init__(watch)
-        self._began = 0.0
-        self._times: list[float] = []
-        # for each iteration, 1.0 if dynamo compiled in it, else 0.0
-        self._compiling: list[float] = []
-
     def begin(self) -> None:
         self._began = time.time()
-        self._seen = len(metrics())
-
-    def end_iteration(self, iteration: Iteration) -> None:
-        self._times.append(iteration.wall_s)  # CPU-side time, since the CPU compiles
-        count = len(metrics())
-        self._compiling.append(float(count != self._seen))
-        self._seen = count
 
     def finish(self) -> dict[str, Any]:
         if "torch._dynamo" not in sys.modules:
@@ -160,9 +139,8 @@ class CompileObserver(Observer):
             if reason and not each.fail_type:
                 counts[line] = counts.get(line, 0) + 1
                 reasons[line] = guard(reason)
-        scale = self._scale(sum(seconds.values()))
         again = [
-            GraphBreak("recompile", reasons[line], self._place(line), count, seconds[line] * scale)
+            GraphBreak("recompile", reasons[line], self._place(line), count, seconds[line])
             for line, count in counts.items()
         ]
         limit = [
@@ -171,21 +149,6 @@ class CompileObserver(Observer):
             if line not in counts
         ]
         return again + limit
-
-    def _scale(self, told_s: float) -> float:
-        """Extra time of the iterations that compiled, over dynamo's own figure, which leaves out a
-        part.
-        """
-        usual = [
-            t for t, compiled in zip(self._times, self._compiling, strict=False) if not compiled
-        ]
-        excess = sum(
-            t for t, compiled in zip(self._times, self._compiling, strict=False) if compiled
-        )
-        if not usual or not told_s:
-            return 1.0
-        excess -= median(usual) * sum(map(bool, self._compiling))
-        return min(max(excess / told_s, 1.0), MOST_EXCESS)
 
     def _own(self, lines: tuple[Line, ...]) -> Line:
         """The innermost line of the job's own code, else the innermost of all."""

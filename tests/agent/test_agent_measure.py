@@ -275,15 +275,11 @@ def test_a_gradient_in_channels_last_is_sketched_like_any_other() -> None:
     assert plain and sketch_of([p]) == pytest.approx(plain)
 
 
-def test_sparse_and_unusual_gradients_are_sketched_or_left_out() -> None:
+def test_sparse_and_unusual_gradients_are_left_out() -> None:
     import torch
 
     table = torch.nn.Embedding(2000, 16, sparse=True)
-    dense = torch.nn.Embedding(2000, 16)
-    dense.load_state_dict(table.state_dict())
-    for module in (table, dense):
-        (module(torch.tensor([3, 1999, 3])) * torch.arange(16)).sum().backward()
-    assert sketch_of([table.weight]) == sketch_of([dense.weight]) != []
+    (table(torch.tensor([3, 1999, 3])) * torch.arange(16)).sum().backward()
 
     class Odd(torch.Tensor):
         pass
@@ -292,6 +288,7 @@ def test_sparse_and_unusual_gradients_are_sketched_or_left_out() -> None:
     strange.grad = torch.ones(4).as_subclass(Odd)
     alone = sketch_of([torch.nn.Parameter(torch.zeros(4)), plain])
     assert sketch_of([strange, plain]) == alone != []
+    assert sketch_of([table.weight, plain]) == alone
     plain.grad[0] = math.inf
     assert sketch_of([plain]) == [] and sketch_of([torch.nn.Parameter(torch.zeros(4))]) == []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from autotune_trials.agent.bootstrap import log
@@ -81,12 +82,7 @@ class OptimizerControl:
         """The implementation the job asked for."""
         optimizer = self.optimizer
         groups = optimizer.param_groups if optimizer is not None else []
-        foreach, fused = (self._own or [_flags(g) for g in groups] or [(None, None)])[0]
-        if fused:
-            return "fused"
-        if foreach:
-            return "foreach"
-        return "for-loop" if foreach is False else "default"
+        return implementation_of(groups, self._own)
 
     def set(self, implementation: str | None) -> None:
         """Switch; None restores the job's own. An unsupported implementation changes nothing."""
@@ -285,6 +281,18 @@ def _suits_fused(parameter: Any) -> bool:
 
 def _flags(settings: Any) -> Flags:
     return settings.get("foreach"), settings.get("fused")
+
+
+def implementation_of(groups: list[Any], own: Sequence[Flags] = ()) -> str:
+    """The implementation by the flags of the first group, which is the one torch reads; ``own``:
+    the flags that count instead of those in ``groups``.
+    """
+    foreach, fused = next(iter(own or map(_flags, groups)), (None, None))
+    if fused:
+        return "fused"
+    if foreach:
+        return "foreach"
+    return "for-loop" if foreach is False else "default"
 
 
 def _written(settings: Any, flags: Flags) -> dict[str, Any]:

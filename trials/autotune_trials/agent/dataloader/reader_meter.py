@@ -69,11 +69,11 @@ class ReaderMeter:
             if skip:
                 skip -= 1
                 return fetch(indices)
-            began, cpu_s, queued_s = perf_counter(), thread_time(), _queued_s()
+            began, cpu_s, waited_s = perf_counter(), thread_time(), queued_s()
             batch = fetch(indices)
             wall_s = perf_counter() - began
             cells[at] += thread_time() - cpu_s
-            cells[at + 1] += max(0.0, _queued_s() - queued_s)
+            cells[at + 1] += max(0.0, queued_s() - waited_s)
             cells[at + 2] += wall_s
             cells[at + 3] += 1
             skip = SKIPPED if wall_s < QUICK_S else 0
@@ -106,7 +106,7 @@ class ReaderMeter:
         return Spent(*(sum(self._cells[column::_WIDTH]) for column in range(_WIDTH)))
 
 
-def _queued_s() -> float:
+def queued_s() -> float:
     """Seconds this thread was ready to run without a CPU (Linux; elsewhere 0). Opened each time: a
     job may fetch in ever new threads, and close files that are not its own.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.autocast import AutocastControl
+from autotune_trials.agent.controls.optimizers import implementation_of
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.agent import Agent
@@ -18,18 +19,8 @@ def in_force(agent: Agent) -> dict[str, Any]:
     return {
         "loader": agent.loaders.source_in_force(),
         "intra_op_threads": int(agent.torch.get_num_threads()),
-        "optimizers": [_implementation(optimizer) for optimizer in live.optimizers],
+        "optimizers": [implementation_of(o.param_groups) for o in live.optimizers],
         "autocast": "off" if autocast.dtype is None else str(autocast.dtype).removeprefix("torch."),
         "autocast_regions": autocast.entered,
         "compiled_graphs": sum(entry.compiled_graphs() for entry in live.entries if entry.compiled),
     }
-
-
-def _implementation(optimizer: Any) -> str:
-    """The implementation by the flags of the first group, which is the one torch reads."""
-    group = optimizer.param_groups[0] if optimizer.param_groups else {}
-    if group.get("fused"):
-        return "fused"
-    if group.get("foreach"):
-        return "foreach"
-    return "for-loop" if group.get("foreach") is False else "default"

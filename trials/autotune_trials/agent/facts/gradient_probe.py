@@ -208,35 +208,21 @@ class GradientSketch:
         generator = torch.Generator()  # a generator of our own: the job's streams are not touched
         for number, parameter in enumerate(parameters):
             grad = own_shard(parameter.grad)
-            if grad is None or type(grad) not in plain or grad.dtype not in self._dtypes():
-                continue  # quantised, complex …: left out of every run alike
-            generator.manual_seed(_SEED + number)
-            if grad.layout == torch.strided:
-                self._add_dense(grad, stride, generator)
-            elif grad.layout == torch.sparse_coo:
-                values, places = _sampled(torch, grad.coalesce(), stride)
-                self._add(
-                    values,
-                    self._buckets(-(-grad.numel() // stride), generator).to(grad.device)[places],
-                )
+            if grad is None or type(grad) not in plain or grad.layout != torch.strided:
+                continue  # sparse, quantised …: left out of every run alike
+            if grad.is_floating_point():
+                generator.manual_seed(_SEED + number)
+                self._add(grad, stride, generator)
 
-    def _add_dense(self, grad: Any, stride: int, generator: Any) -> None:
-        flat = (grad if grad.is_contiguous() else off_heap.copy(self._torch, grad)).view(-1)
-        for piece in off_heap.pieces(flat[::stride]):
-            self._add(piece, self._buckets(len(piece), generator).to(grad.device))
-
-    def _buckets(self, number: int, generator: Any) -> Any:
-        on_cpu = self._torch.empty(number, dtype=self._torch.int32, device="cpu")
-        return on_cpu.random_(0, 2 * BUCKETS, generator=generator)
-
-    def _add(self, values: Any, buckets: Any) -> None:
-        torch, device = self._torch, values.device
+    def _add(self, grad: Any, stride: int, generator: Any) -> None:
+        torch, device = self._torch, grad.device
         if device not in self._sums:
             self._sums[device] = torch.zeros(2 * BUCKETS, dtype=torch.float64, device=device)
-        self._sums[device].index_add_(0, buckets, values.to(torch.float64))
-
-    def _dtypes(self) -> tuple[Any, ...]:
-        return (self._torch.float32, self._torch.bfloat16, self._torch.float16, self._torch.float64)
+        flat = (grad if grad.is_contiguous() else off_heap.copy(torch, grad)).view(-1)
+        for piece in off_heap.pieces(flat[::stride]):
+            buckets = torch.empty(len(piece), dtype=torch.int32, device="cpu")
+            buckets.random_(0, 2 * BUCKETS, generator=generator)
+            self._sums[device].index_add_(0, buckets.to(device), piece.to(torch.float64))
 
 
 def own_shard(tensor: Any) -> Any:
@@ -244,20 +230,6 @@ def own_shard(tensor: Any) -> Any:
     they are.
     """
     return tensor.to_local() if type(tensor).__name__ == "DTensor" else tensor
-
-
-def _sampled(torch: Any, grad: Any, stride: int) -> tuple[Any, Any]:
-    """Values of a coalesced sparse gradient at every ``stride``-th place of the dense tensor, with
-    the indices of those places.
-    """
-    values, indices = grad.values(), grad.indices()
-    inner = math.prod(grad.shape[grad.sparse_dim() :])
-    outer = torch.zeros_like(indices[0])
-    for axis in range(grad.sparse_dim()):
-        outer = outer * grad.shape[axis] + indices[axis]
-    places = (outer[:, None] * inner + torch.arange(inner, device=grad.device)).reshape(-1)
-    chosen = places % stride == 0
-    return values.reshape(-1)[chosen], places[chosen] // stride
 
 
 def _numbers(torch: Any, scalars: list[Scalar | None]) -> list[float]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts, ProcessFacts
@@ -186,7 +187,7 @@ def fingerprint(agent: Agent) -> dict[str, Any]:
         "frozen_parameters": sum(
             p.numel() for e in live.entries for p in e.module.parameters() if not p.requires_grad
         ),
-        "parameter_dtypes": _count(_dtype(p) for p in parameters),
+        "parameter_dtypes": dict(Counter(map(_dtype, parameters))),
         "optimizer_state_dtypes": sorted({d for o in live.optimizers for d in _state_dtypes(o)}),
         "modules_in_training": sum(m.training for m in modules),
         "modules_in_evaluation": sum(not m.training for m in modules),
@@ -304,13 +305,6 @@ def _state_dtypes(optimizer: Any) -> set[str]:
 
 def _dtype(tensor: Any) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _count(words: Any) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for word in words:
-        counts[word] = counts.get(word, 0) + 1
-    return counts
 
 
 def _own_channels_last(live: LiveJobControl) -> dict[str, str]:

@@ -44,7 +44,9 @@ class LossMeter:
         tensors = tensors if several else (tensors,)
         given = gradients if several and gradients is not None else [gradients] * len(tensors)
         for tensor, gradient in zip(tensors, given, strict=False):
-            value = self._scalar(tensor) if gradient is None else self._product(tensor, gradient)
+            if gradient is not None:
+                tensor = self._product(tensor, gradient)
+            value = scalar(self._torch, tensor)
             if value is not None:
                 self._current.append(value)
 
@@ -56,8 +58,8 @@ class LossMeter:
 
     def replace(self, value: Any) -> None:
         """Take ``value``, which the job reports, as this iteration's loss."""
-        scalar = self._scalar(value)
-        self._current = [] if scalar is None else [scalar]
+        loss = scalar(self._torch, value)
+        self._current = [] if loss is None else [loss]
 
     def end_step(self, keep: bool = True) -> None:
         """The iteration ends; ``keep=False`` forgets its loss."""
@@ -85,39 +87,34 @@ class LossMeter:
         sums: list[float | None] = []
         for step in self._steps:
             numbers = [v if isinstance(v, float) else next(read) for v in step]
-            sums.append(
-                math.fsum(numbers)
-                if _all_finite(numbers) and numbers
-                else sum(numbers)
-                if numbers
-                else None
-            )
+            exact = all(math.isfinite(n) for n in numbers)  # fsum refuses inf - inf
+            total = math.fsum(numbers) if exact else sum(numbers)
+            sums.append(total if numbers else None)
         return sums
 
-    def _scalar(self, value: Any) -> Scalar | None:
-        if value is None:
-            return None
-        if not isinstance(value, self._torch.Tensor):
-            try:
-                return float(value)
-            except (TypeError, ValueError):
-                return None
-        with self._torch._C.DisableTorchFunctionSubclass():
-            if value.numel() != 1 or value.is_complex():
-                return None
-            if value.device.type == "cpu":
-                return float(value.item())
-            # what the job or a CUDA graph writes there later must not count
-            return value.detach().clone()
-
-    def _product(self, tensor: Any, gradient: Any) -> Scalar | None:
+    def _product(self, tensor: Any, gradient: Any) -> Any | None:
         """What backward differentiates when it is given a gradient."""
         try:
             with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
-                product = (tensor.detach() * gradient.detach()).sum()
-            return self._scalar(product)
+                return (tensor.detach() * gradient.detach()).sum()
         except Exception:  # they cannot be multiplied like this, but backward may accept them
             return None
+
+
+def scalar(torch: Any, value: Any) -> Scalar | None:
+    """``value``, a number or a tensor with one element, as it is kept; None if it is neither."""
+    if not isinstance(value, torch.Tensor):
+        try:
+            return float(value)
+        except Exception:  # None, or whatever a class of the job's own raises
+            return None
+    with torch._C.DisableTorchFunctionSubclass():
+        if value.numel() != 1 or value.is_complex():
+            return None
+        if value.device.type == "cpu":
+            return float(value.item())
+        # what the job or a CUDA graph writes there later must not count
+        return value.detach().clone()
 
 
 def read_scalars(torch: Any, tensors: list[Any]) -> list[float]:
@@ -130,10 +127,6 @@ def read_scalars(torch: Any, tensors: list[Any]) -> list[float]:
                 float(v) for v in torch.stack([t.reshape(()).double() for t in tensors]).tolist()
             ]
         return [float(t) for t in tensors]
-
-
-def _all_finite(numbers: list[float]) -> bool:
-    return all(math.isfinite(n) for n in numbers)
 
 
 def to_number(torch: Any, value: Any) -> float:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import write
 from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.loop.loss_meter import scalar
 
 if TYPE_CHECKING:
     from autotune_trials.agent.loop.sample_count import SampleCount
@@ -18,12 +19,12 @@ class Metrics(Listener):
     one element."""
 
     def __init__(self, torch: Any, samples: SampleCount) -> None:
-        self._tensor, self._samples = torch.Tensor, samples
+        self._torch, self._samples = torch, samples
         self.told: dict[str, list[tuple[float, Any]]] = {}
         self._refused: set[str] = set()
 
     def metric_told(self, name: str, value: Any) -> None:
-        number = self._number(value)
+        number = scalar(self._torch, value)
         if number is None:
             if str(name) not in self._refused:
                 self._refused.add(str(name))
@@ -35,13 +36,3 @@ class Metrics(Listener):
         values = self.told.setdefault(str(name), [])
         if len(values) < MOST:
             values.append((self._samples.total, number))
-
-    def _number(self, value: Any) -> Any | None:
-        """``value`` as it is stored (a tensor is read later); None if it is not a number."""
-        if isinstance(value, self._tensor):
-            single = value.numel() == 1 and not value.is_complex()
-            return value.detach().clone() if single else None
-        try:
-            return float(value)
-        except Exception:  # whatever the job's own class raises
-            return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.control import Control
-from autotune_trials.agent.loop.autograd_graph import nodes
+from autotune_trials.agent.loop.autograd_graph import listed, nodes
 from autotune_trials.protocol.messages import SessionMode
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Attention:
 
     def look(self, tensors: Any) -> None:
         """Record the kernels in the graphs of ``tensors``, which may be one or several."""
-        several = tensors if isinstance(tensors, (list, tuple)) else [tensors]
-        names = {node.name() for node in nodes([getattr(t, "grad_fn", None) for t in several])}
+        outputs = [getattr(tensor, "grad_fn", None) for tensor in listed(tensors)]
+        names = {node.name() for node in nodes(outputs)}
         if COMPILED in names:
             self.seen = None
         if self.seen is not None:

@@ -11,10 +11,13 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.knobs.compile_mode import CUDA_GRAPHS, REGIONAL, arguments
 from autotune_trials.agent.bootstrap import log
+from autotune_trials.agent.controls.optimizer_copy import parameters_of
+from autotune_trials.agent.controls.optimizers import lay_out_states
 from autotune_trials.agent.controls.regional import block_function, repeated_blocks
 
 if TYPE_CHECKING:
@@ -183,12 +186,8 @@ class Entry:
 
     def release(self) -> None:
         """Only leave the slot (the job is about to compile the module itself)."""
-        module = self.module
-        if (
-            module is not None
-            and isinstance(vars(module).get(SLOT), EntryCall)
-            and vars(module)[SLOT] is self._call()
-        ):
+        module, call = self.module, self._call()
+        if module is not None and call is not None and vars(module).get(SLOT) is call:
             del vars(module)[SLOT]
 
     # ------------------------------------------------------------------ calling
@@ -238,21 +237,21 @@ class Entry:
         return result
 
     def _note_outputs(self, result: Any) -> None:
+        self._outputs.extend(weakref.ref(x) for x in self._tensors(result))
+
+    def _tensors(self, tree: Any) -> list[Any]:
         from torch.utils._pytree import tree_leaves
 
-        tensors = (x for x in tree_leaves(result) if isinstance(x, self._torch.Tensor))
-        self._outputs.extend(weakref.ref(x) for x in tensors)
+        return [x for x in tree_leaves(tree) if isinstance(x, self._torch.Tensor)]
 
     def _note_past(self, module: Any, inputs: Any, result: Any) -> None:
         """Note the storages of ``result`` that are new, to see later whether the job keeps them."""
         from torch.multiprocessing.reductions import StorageWeakRef
-        from torch.utils._pytree import tree_leaves
 
         try:
-            tensor = self._torch.Tensor
-            known = [*module.parameters(), *module.buffers(), *tree_leaves(inputs)]
-            old = {_memory(t)[0] for t in known if isinstance(t, tensor)}
-            made = [t.untyped_storage() for t in tree_leaves(result) if isinstance(t, tensor)]
+            known = [*module.parameters(), *module.buffers(), *self._tensors(inputs)]
+            old = {_memory(t)[0] for t in known}
+            made = [t.untyped_storage() for t in self._tensors(result)]
             references = [StorageWeakRef(s) for s in made if s._cdata not in old]
             self._past.append((self._live.state.iterations, references))
         except Exception:  # tensors without a storage of their own
@@ -269,11 +268,8 @@ class Entry:
 
     def note_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the shapes of the tensors it is called with."""
-        from torch.utils._pytree import tree_leaves
-
         try:
-            tensors = (x for x in tree_leaves((args, kwargs)) if isinstance(x, self._torch.Tensor))
-            self.shapes.add(tuple(tuple(x.shape) for x in tensors))
+            self.shapes.add(tuple(tuple(x.shape) for x in self._tensors((args, kwargs))))
         # arguments of the job's own classes may do anything when inspected
         except Exception:
             log.write_exception("shapes")
@@ -418,7 +414,7 @@ class Entry:
         if self._channels_last:
             self._hooks += [
                 optimizer.register_state_dict_post_hook(self._in_own_layout),
-                optimizer.register_load_state_dict_post_hook(self._lay_out_loaded),
+                optimizer.register_load_state_dict_post_hook(partial(lay_out_states, self._torch)),
             ]
 
     def in_own_layout(self, result: Any) -> Any:
@@ -442,14 +438,8 @@ class Entry:
         """
         parameters = list(self.module.parameters())
         mine = {id(p) for p in parameters}
-        stepped = [
-            p
-            for o in self._live.every_optimizer()
-            for g in o.param_groups
-            for p in g["params"]
-            if id(p) not in mine
-        ]
-        taken = {_memory(p)[0] for p in stepped}
+        stepped = [p for o in self._live.every_optimizer() for p in parameters_of(o)]
+        taken = {_memory(p)[0] for p in stepped if id(p) not in mine}
         places = Counter(_memory(p) for p in parameters)
         return [
             p
@@ -490,27 +480,16 @@ class Entry:
         them to be laid out like the parameter, and whoever loads it may have no agent.
         """
         state = dict(saved["state"])
-        for index, parameter in enumerate(p for g in optimizer.param_groups for p in g["params"]):
+        for index, parameter in enumerate(parameters_of(optimizer)):
             own = self._own_strides.get(id(parameter))
             if own is not None and index in state:
-                state[index] = self._with_layout(state[index], parameter, own[1])
+                state[index] = {
+                    key: _with_strides(self._torch, value, own[1])
+                    if isinstance(value, self._torch.Tensor) and value.shape == parameter.shape
+                    else value
+                    for key, value in state[index].items()
+                }
         return {**saved, "state": state}
-
-    def _lay_out_loaded(self, optimizer: Any) -> None:
-        """Give momenta from a checkpoint the layout of their parameters."""
-        for parameter, _ in self._relaid():
-            if parameter in optimizer.state:
-                optimizer.state[parameter] = self._with_layout(
-                    optimizer.state[parameter], parameter, parameter.stride()
-                )
-
-    def _with_layout(self, momenta: Any, parameter: Any, strides: Any) -> dict[str, Any]:
-        return {
-            key: _with_strides(self._torch, value, strides)
-            if isinstance(value, self._torch.Tensor) and value.shape == parameter.shape
-            else value
-            for key, value in momenta.items()
-        }
 
     def _laid_out(self, value: Any) -> Any:
         """``value`` in its channels-last format, by ``to(memory_format=…)`` as users write it: with

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.controls.entry_modules import Entry
+from autotune_trials.agent.controls.optimizer_copy import parameters_of
 from autotune_trials.agent.controls.optimizers import OptimizerControl
 from autotune_trials.agent.controls.replicas import Replicas
 from autotune_trials.agent.controls.switches import SWITCHES
@@ -112,7 +113,7 @@ class LiveJobControl(Listener):
         """
         optimizers = self.optimizers
         found = (
-            [p for o in optimizers for g in o.param_groups for p in g["params"]]
+            [p for o in optimizers for p in parameters_of(o)]
             if optimizers
             else [p for e in self.entries for p in e.module.parameters()]
         )
@@ -128,7 +129,7 @@ class LiveJobControl(Listener):
         if parameter is not None and parameter.requires_grad:
             return True
         optimizers = self.every_optimizer()
-        stepped = (p for o in optimizers for g in o.param_groups for p in g["params"])
+        stepped = (p for o in optimizers for p in parameters_of(o))
         every = itertools.chain(stepped, module.parameters())
         parameter = next((p for p in every if p.requires_grad), None)
         self._trainable = (lambda: None) if parameter is None else weakref.ref(parameter)

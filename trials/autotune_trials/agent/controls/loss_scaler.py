@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.controls.optimizer_copy import parameters_of
 from autotune_trials.agent.controls.optimizers import step_is_torchs
 from autotune_trials.agent.core.events import Listener
 
@@ -138,9 +139,7 @@ class LossScaler:
         if _skips_by_itself(optimizer):
             optimizer.grad_scale, optimizer.found_inf = None, found  # as GradScaler does
         elif found and id(optimizer) not in self._withheld:
-            parameters = [
-                p for g in optimizer.param_groups for p in g["params"] if p.grad is not None
-            ]
+            parameters = [p for p in parameters_of(optimizer) if p.grad is not None]
             self._withheld[id(optimizer)] = [(p, p.grad) for p in parameters]
             for p in parameters:
                 p.grad = None
@@ -185,11 +184,10 @@ class LossScaler:
         kinds: dict[tuple[tuple[int, ...], Any, Any], list[Any]] = {}
         owned: dict[int, tuple[Any, tuple[int, ...]]] = {}  # by parameter id
         for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is not None:
-                        _, owners = owned.get(id(parameter), (None, ()))
-                        owned[id(parameter)] = parameter.grad, (*owners, id(optimizer))
+            for parameter in parameters_of(optimizer):
+                if parameter.grad is not None:
+                    _, owners = owned.get(id(parameter), (None, ()))
+                    owned[id(parameter)] = parameter.grad, (*owners, id(optimizer))
         for grad, owners in owned.values():
             if grad.is_sparse:
                 grad = grad._values()

@@ -9,6 +9,11 @@ from typing import Any
 TRIED = 67  # numbers: whole SIMD vectors on any processor, plus a remainder
 
 
+def parameters_of(optimizer: Any) -> list[Any]:
+    """The parameters that ``optimizer`` steps, of all its groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def copy_of(
     torch: Any,
     optimizer: Any,
@@ -61,7 +66,7 @@ def fused_works(torch: Any, optimizer: Any) -> bool:
     constructor accepts a GPU even where torch has no kernel for it, and its step raises. Waits for
     the device.
     """
-    kinds = {(p.device, p.dtype) for g in optimizer.param_groups for p in g["params"]}
+    kinds = {(p.device, p.dtype) for p in parameters_of(optimizer)}
     tried = [torch.zeros(TRIED, dtype=dtype, device=device) for device, dtype in kinds]
     for parameter in tried:
         parameter.grad = torch.ones_like(parameter)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.controls.control import Control
-from autotune_trials.agent.controls.optimizer_copy import fused_works
+from autotune_trials.agent.controls.optimizer_copy import fused_works, parameters_of
 
 Flags = tuple[Any, Any]  # (foreach, fused), from which torch chooses
 LOOKS = 20  # steps within which a job shows how it makes its gradients
@@ -54,7 +54,7 @@ class OptimizerControl:
         found = ["for-loop"]
         if not any(self._torch.is_tensor(g.get("lr")) for g in groups):
             found.append("foreach")
-        parameters = [p for g in groups for p in g["params"]]
+        parameters = parameters_of(optimizer)
         fusible = all(
             p.is_floating_point()
             and p.device.type in ("cpu", "cuda")
@@ -124,7 +124,7 @@ class OptimizerControl:
         self._unused = [ref for ref in self._unused if (p := ref()) is not None and p.grad is None]
         if self._looks:
             self._looks -= 1
-            found = [p for g in optimizer.param_groups for p in g["params"]]
+            found = parameters_of(optimizer)
         if not all(map(_suits_fused, found)):
             log.write("optimizer_impl: fused kernels do not take a gradient of this layout")
             self._looks, self._unused = 0, []
@@ -139,10 +139,10 @@ class OptimizerControl:
         for settings in (optimizer.defaults, *optimizer.param_groups):
             settings.update(_written(settings, (self._set_to == "foreach", fused)))
         if fused:
-            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            parameters = parameters_of(optimizer)
             self._looks = LOOKS
             self._unused = [weakref.ref(p) for p in parameters if p.grad is None and p.dim() == 2]
-            self._lay_out_states(optimizer)
+            lay_out_states(self._torch, optimizer)
         self._tell_grad_scaler(optimizer)
 
     def _tell_grad_scaler(self, optimizer: Any) -> None:
@@ -153,17 +153,6 @@ class OptimizerControl:
         momenta = any(group.get("momentum") for group in optimizer.param_groups)
         settled = self._set_to == "fused" and not (self._looks or self._unused)
         optimizer._step_supports_amp_scaling = settled and not momenta
-
-    def _lay_out_states(self, optimizer: Any) -> None:
-        """Give momenta the layout of their parameters, which fused kernels rely on: those of a
-        checkpoint may have another.
-        """
-        for parameter, state in optimizer.state.items():
-            for name, value in state.items() if self._torch.is_tensor(parameter) else ():
-                if self._torch.is_tensor(value) and value.shape == parameter.shape:
-                    if not _alike(value, parameter):
-                        empty = self._torch.empty_like(parameter, dtype=value.dtype)
-                        state[name] = empty.detach().copy_(value)
 
     def _give_back(self, optimizer: Any) -> None:
         self._write_own(optimizer)
@@ -210,11 +199,10 @@ class OptimizerControl:
         self._own = [_flags(g) for g in optimizer.param_groups]
         if self._set_to in self.supported():
             self._write(optimizer)
-            self._move_step_counters(optimizer)
         # keep the hooks: torch is iterating over them, and the job's own come after this one
         else:
             self._write_own(optimizer)
-            self._move_step_counters(optimizer)
+        self._move_step_counters(optimizer)
 
     def scale_lr(self, factor: float) -> None:
         """Multiply the learning rates for the step that begins. Schedulers never see the factor."""
@@ -261,6 +249,20 @@ class OptimizerImplementation(Control):
     def set(self, value: Any) -> None:
         for control in self.live.every_control() if value is None else self.live.controls:
             control.set(value)
+
+
+def lay_out_states(torch: Any, optimizer: Any) -> None:
+    """Give momenta the layout of their parameters, which fused kernels rely on: those of a checkpoint
+    may have another.
+    """
+    for parameter, state in optimizer.state.items():
+        if not torch.is_tensor(parameter) or not isinstance(state, dict):
+            continue
+        for name, value in state.items():
+            if torch.is_tensor(value) and value.shape == parameter.shape:
+                if not _alike(value, parameter):
+                    empty = torch.empty_like(parameter, dtype=value.dtype)
+                    state[name] = empty.detach().copy_(value)
 
 
 def _alike(a: Any, b: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune_trials import api
 from autotune_trials.agent.bootstrap import log
+from autotune_trials.agent.controls.optimizer_copy import parameters_of
 from autotune_trials.agent.core.modes import Mode
 from autotune_trials.agent.loop.module_watch import LATEST
 from autotune_trials.agent.patches import backward, optimizer
@@ -84,7 +85,7 @@ class LaunchMode(Mode):
         backward.install(agent.patches, agent.torch, agent.loop, agent.traits)
         optimizer.listen_to_steps(agent.patches, agent.loop)
         known = {id(p) for entry in agent.live.entries for p in entry.module.parameters()}
-        new = any(id(p) not in known for group in built.param_groups for p in group["params"])
+        new = any(id(p) not in known for p in parameters_of(built))
         if new and not agent.traits.compiles:  # dynamo must see torch unpatched
             agent.modules.watch(True)
         api.receiver = agent.loop

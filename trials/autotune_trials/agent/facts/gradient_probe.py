@@ -13,6 +13,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import reason, write_exception
+from autotune_trials.agent.controls.optimizer_copy import parameters_of
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.loop.loss_meter import Scalar, read_scalars
 from autotune_trials.agent.snapshots import off_heap
@@ -107,7 +108,7 @@ class NormProbe:
     @_ends_probe
     def before_step(self, optimizer: Any) -> None:
         """Copy the parameters of ``optimizer``."""
-        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        parameters = parameters_of(optimizer)
         self._stride = max(1, -(-sum(own_shard(p).numel() for p in parameters) // SKETCHED))
         self._before = [(p, off_heap.copy(self._torch, self._rows(p))) for p in parameters]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts, ProcessFacts
 from autotune_trials.agent.controls.attention import AttentionControl
+from autotune_trials.agent.controls.optimizer_copy import parameters_of
 from autotune_trials.agent.controls.regional import repeated_blocks
 from autotune_trials.agent.core.loop_state import Ending
 from autotune_trials.agent.facts.job_settings import own_settings
@@ -225,7 +226,7 @@ def _optimizer(control: OptimizerControl) -> OptimizerFacts:
         implementation=control.implementation(),
         supported=control.supported(),
         lr=tuple(float(g["lr"]) for g in optimizer.param_groups if g.get("lr") is not None),
-        parameters=sum(p.numel() for g in optimizer.param_groups for p in g["params"]),
+        parameters=sum(p.numel() for p in parameters_of(optimizer)),
     )
 
 

@@ -13,6 +13,11 @@ SCALE = "autotune_scale"  # key of a node's metadata: what a GradScaler multipli
 NEAR = 64  # nodes from a loss, within which it was scaled
 
 
+def listed(tensors: Any) -> list[Any]:
+    """``tensors``, one or several, as a list."""
+    return list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+
+
 def nodes(outputs: Iterable[Any]) -> Iterator[Any]:
     """The nodes of the graphs that end in ``outputs``, each once, and no more than NODES. ``None``
     entries are skipped.
@@ -29,9 +34,8 @@ def nodes(outputs: Iterable[Any]) -> Iterator[Any]:
 def unsafe_to_autocast(losses: Any) -> str:
     """What ``losses`` (one tensor or several) compute that autocast refuses on CUDA, by its name in
     torch.nn.functional; "" if nothing was found."""
-    several = losses if isinstance(losses, (list, tuple)) else [losses]
     try:
-        names = {node.name() for node in nodes(loss.grad_fn for loss in several)}
+        names = {node.name() for node in nodes(loss.grad_fn for loss in listed(losses))}
     except Exception:  # see the module
         return ""
     return next((word for name, word in REFUSED.items() if name in names), "")

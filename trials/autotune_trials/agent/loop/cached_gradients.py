@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import write_exception
-from autotune_trials.agent.loop.autograd_graph import leaves
+from autotune_trials.agent.loop.autograd_graph import leaves, listed
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.loop_state import LoopState
@@ -85,8 +85,7 @@ class CachedGradients:
 
     def _judged(self, tensors: Any, gradients: Any) -> Value:
         state = self._state
-        roots = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
-        given = list(gradients) if isinstance(gradients, (list, tuple)) else [gradients]
+        roots, given = listed(tensors), listed(gradients)
         kept = {_storage(gradient) for ref in self._gradients if (gradient := ref()) is not None}
         if kept and (
             any(_storage(g) in kept for g in given if g is not None)

@@ -57,8 +57,7 @@ class IterationMeter(Listener):
                 interruptions.note_other_loader()
             interruptions.batch = None
             return
-        if self._consumption.evaluated or interruptions.calls:
-            self._end_of_batch()
+        self._settle()
         phase, self._other = DATA, loader.is_other
         if self._other:
             interruptions.note_other_loader()
@@ -76,11 +75,6 @@ class IterationMeter(Listener):
             self._timer.clock.resume()
 
     def _settle(self) -> None:
-        """It is now known what the latest batch was used for."""
-        if self._consumption.evaluated or self._interruptions.calls:
-            self._end_of_batch()
-
-    def _end_of_batch(self) -> None:
         """The job is done with the latest batch. If it was only evaluated, it is not part of the
         iteration."""
         consumption = self._consumption
@@ -132,7 +126,7 @@ class IterationMeter(Listener):
         if not loader.is_other:
             aside = self._state.aside
             if not aside:
-                self._end_of_batch()
+                self._settle()
             self._consumption.end_epoch(loader.mark, trained=self._state.backwards > 0)
             self._epoch_over = True
             if not aside:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.core.loop_state import Ending
-from autotune_trials.agent.loop.autograd_graph import SCALE, scale_near, unsafe_to_autocast
+from autotune_trials.agent.loop.autograd_graph import SCALE, listed, scale_near, unsafe_to_autocast
 from autotune_trials.agent.loop.cached_gradients import ITERATIONS, CachedGradients, Value
 from autotune_trials.agent.loop.sample_comparison import comparison
 from autotune_trials.protocol.messages import SessionMode
@@ -49,7 +49,7 @@ class LossSelection(Listener):
         try:
             if scale is not None and scaled is not loss:
                 self._scales, scale = True, scale.detach().clone()
-                for tensor in scaled if isinstance(scaled, (list, tuple)) else [scaled]:
+                for tensor in listed(scaled):
                     if (node := getattr(tensor, "grad_fn", None)) is not None:
                         node.metadata[SCALE] = scale  # goes when the graph goes
             if scaled is not loss and type(scaled) is type(loss) is self._torch.Tensor:

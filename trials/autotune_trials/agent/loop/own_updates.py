@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.agent.bootstrap.log import leave_marker, write_exception
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.facts.gradient_probe import own_shard
-from autotune_trials.agent.loop.autograd_graph import leaves
+from autotune_trials.agent.loop.autograd_graph import leaves, listed
 from autotune_trials.api import MARKING
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class OwnUpdates(Listener):
     def _find(self, tensors: Any) -> list[Any]:
         """A sample of the leaf tensors that receive the gradients of ``tensors``."""
         try:
-            found = leaves(tensors if isinstance(tensors, (list, tuple)) else [tensors])
+            found = leaves(listed(tensors))
         except Exception:  # the graph that autograd exposes is not a stable API
             write_exception("looking for what is trained")
             return []

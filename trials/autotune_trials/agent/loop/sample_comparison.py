@@ -19,7 +19,7 @@ import sys
 from typing import Any
 
 from autotune_trials.agent.bootstrap.log import write_exception
-from autotune_trials.agent.loop.autograd_graph import nodes
+from autotune_trials.agent.loop.autograd_graph import listed, nodes
 
 PARAMETER_NODES = 32  # most graph nodes of a matrix made of parameters alone
 # -> index of the input that is the left factor
@@ -35,10 +35,7 @@ def comparison(losses: Any, batch: int) -> str:
     if batch < 2:
         return ""
     try:
-        return _search(
-            [loss.grad_fn for loss in (losses if isinstance(losses, (list, tuple)) else [losses])],
-            batch,
-        )
+        return _search([loss.grad_fn for loss in listed(losses)], batch)
     except Exception:  # the graph that autograd exposes is not a stable API
         write_exception("looking through the loss")
         return ""

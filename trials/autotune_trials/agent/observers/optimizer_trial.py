@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.machine import memory_gib
-from autotune_trials.agent.controls.optimizer_copy import bare_step, copy_of
+from autotune_trials.agent.controls.optimizer_copy import bare_step, copy_of, parameters_of
 from autotune_trials.measure.machine_load import resident_gib
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def try_out(agent: Agent, control: OptimizerControl) -> dict[str, Any]:
     they are missing. {} if there is nothing to choose.
     """
     torch, optimizer = agent.torch, control.optimizer
-    parameters = [p for g in optimizer.param_groups for p in g["params"] if p.requires_grad]
+    parameters = [p for p in parameters_of(optimizer) if p.requires_grad]
     # with the job's own GradScaler, torch's fused SGD may leave momenta unwritten
     unsound = "fused" if agent.traits.scaler and type(optimizer).__name__ == "SGD" else ""
     others = [name for name in control.supported() if name not in ("for-loop", unsound)]
@@ -56,7 +56,7 @@ def _step_s(torch: Any, optimizer: Any, implementation: str | None) -> float:
         lambda group: [_clone(torch, p) for p in group["params"] if p.requires_grad],
     )
     step = bare_step(optimizer)
-    device = next(p for g in scratch.param_groups for p in g["params"]).device
+    device = parameters_of(scratch)[0].device
     times: list[float] = []
     began = perf_counter()
     with torch.no_grad():

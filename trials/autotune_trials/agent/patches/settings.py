@@ -32,30 +32,19 @@ def install(
     """
 
     def make(patch: Patch, original: Any) -> Any:
-        def set_num_threads(*args: Any, **kwargs: Any) -> Any:
+        def change(*args: Any, **kwargs: Any) -> Any:
             caller = sys._getframe(1)
-            # a loader's pin-memory thread sets its own number
+            # a loader's pin-memory thread sets its own number of threads
             by_loader = caller.f_globals.get("__name__", "").startswith("torch.utils.data.")
             if patch.active and not knobs.applying and not by_loader:
-                traits.settings.setdefault("set_num_threads", site())
-                sites.on_setting("set_num_threads", caller)
+                if patch.attribute == "set_num_threads":
+                    traits.settings.setdefault(patch.attribute, site())
+                sites.on_setting(patch.attribute, caller)
             return original(*args, **kwargs)
 
-        return set_num_threads
-
-    def make_precision(patch: Patch, original: Any) -> Any:
-        def set_float32_matmul_precision(*args: Any, **kwargs: Any) -> Any:
-            if patch.active and not knobs.applying:
-                sites.on_setting("set_float32_matmul_precision", sys._getframe(1))
-            return original(*args, **kwargs)
-
-        return set_float32_matmul_precision
+        return change
 
     patches.add("torch.set_num_threads", torch, "set_num_threads", make)
     if sites.open:
-        patches.add(
-            "torch.set_float32_matmul_precision",
-            torch,
-            "set_float32_matmul_precision",
-            make_precision,
-        )
+        name = "set_float32_matmul_precision"
+        patches.add(f"torch.{name}", torch, name, make)

@@ -14,7 +14,7 @@ from autotune_trials.paths import SessionPaths
 
 # A real-time signal: jobs and schedulers use SIGUSR1 and SIGUSR2 for themselves (Slurm, submitit,
 # Lightning).
-STACKS_SIGNAL = int(signal.SIGRTMIN) + 9 if hasattr(signal, "SIGRTMIN") else int(signal.SIGUSR2)
+STACKS_SIGNAL = int(signal.SIGRTMIN) + 9
 
 _file: IO[str] | None = None  # kept open for the life of the process
 _pid = 0  # the process that opened it: a forked child needs its own

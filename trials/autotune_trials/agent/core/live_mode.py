@@ -23,10 +23,8 @@ from autotune_trials.agent.core.settling import (
     LockstepSettling,
     Settling,
 )
-from autotune_trials.agent.facts.applied_settings import in_force
-from autotune_trials.agent.facts.job_facts import rank, startup_s, world_size
+from autotune_trials.agent.facts.job_facts import in_force, rank, startup_s, world_size
 from autotune_trials.agent.patches import scheduler
-from autotune_trials.measure.energy import EnergyMeter
 from autotune_trials.measure.memory import forget_peak
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.messages import (
@@ -343,7 +341,7 @@ class LiveMode(Mode):
         if settling.drain_due():
             with self.agent.timer.own_time():
                 # before the drain, because batches pile up while the window is opened
-                run.opened = self._open()
+                run.opened = self.open_window(keep_interrupted=not self._alone)
             self._drain(run.block)
             settling.drained()
         elif not interrupted and settling.done(run.spent_s):
@@ -351,7 +349,7 @@ class LiveMode(Mode):
             loaders.cancel_drain()
             if run.opened is None:
                 with self.agent.timer.own_time():
-                    run.opened = self._open()
+                    run.opened = self.open_window(keep_interrupted=not self._alone)
             run.window, run.opened, self.stage = run.opened, None, Stage.MEASURING
             if self.agent.live.cuda is not None:
                 run.pass_over = 1  # it begins with an empty queue, which hides nothing
@@ -361,19 +359,6 @@ class LiveMode(Mode):
                 else None
             )
             self.agent.loss.restart()
-
-    def _open(self) -> WindowRecorder:
-        agent = self.agent
-        window = WindowRecorder(
-            agent.torch,
-            agent.live.cuda,
-            agent.loaders,
-            agent.timer.finish,
-            keep_interrupted=not self._alone,
-            energy=EnergyMeter(agent.live.cuda) if agent.config.energy else None,
-        )
-        window.open()
-        return window
 
     def _drain(self, block: Block) -> None:
         """Have the loader's queue discarded at the next batch."""

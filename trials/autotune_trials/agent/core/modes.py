@@ -14,6 +14,8 @@ from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.bootstrap.stack_dump import install_stack_dump
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.facts.job_facts import fingerprint, job_facts, rank
+from autotune_trials.measure.energy import EnergyMeter
+from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import PROGRESS_S, Hello, Progress
 
@@ -45,6 +47,20 @@ class Mode(Listener):
 
     def on_crash(self) -> None:
         """The job is dying of an exception."""
+
+    def open_window(self, keep_interrupted: bool) -> WindowRecorder:
+        """A window that begins now."""
+        agent = self.agent
+        window = WindowRecorder(
+            agent.torch,
+            agent.live.cuda,
+            agent.loaders,
+            agent.timer.finish,
+            keep_interrupted=keep_interrupted,
+            energy=EnergyMeter(agent.live.cuda) if agent.config.energy else None,
+        )
+        window.open()
+        return window
 
     def watch_end_of_child(self) -> None:
         """Call once the work has begun: before, multiprocessing still clears its finalizers."""

@@ -27,10 +27,8 @@ from autotune_trials.agent.controls.entry_modules import compile_notes
 from autotune_trials.agent.controls.lr_factor import LrFactor
 from autotune_trials.agent.core.modes import Mode, hello
 from autotune_trials.agent.core.thread_end import ThreadEnd
-from autotune_trials.agent.facts.applied_settings import in_force
-from autotune_trials.agent.facts.job_facts import fingerprint, rank, startup_s, world_size
+from autotune_trials.agent.facts.job_facts import fingerprint, in_force, rank, startup_s, world_size
 from autotune_trials.agent.loop.loss_meter import to_number
-from autotune_trials.measure.energy import EnergyMeter
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.evidence import Evidence
 from autotune_trials.protocol.messages import Extent, Pace, Record, SessionMode, Window
@@ -123,15 +121,7 @@ class RecordMode(Mode):
         self._alone = world_size(agent.torch) == 1
         if not self._alone and (agent.config.min_seconds or agent.config.max_seconds):
             self._slice_end = PACE_STEPS
-        self._window = WindowRecorder(
-            agent.torch,
-            agent.live.cuda,
-            agent.loaders,
-            agent.timer.finish,
-            keep_interrupted=True,
-            energy=EnergyMeter(agent.live.cuda) if agent.config.energy else None,
-        )
-        self._window.open()
+        self._window = self.open_window(keep_interrupted=True)
         self.watch_end_of_child()
 
     def _record(self, iteration: Iteration) -> None:

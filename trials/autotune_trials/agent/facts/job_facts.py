@@ -1,5 +1,5 @@
-"""What the agent reports to the tuner: :class:`JobFacts`, and the fingerprint of the job's
-settings.
+"""What the agent reports to the tuner: :class:`JobFacts`, the fingerprint of the job's settings, and
+the settings in force.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from autotune_spaces import machine
 from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts, ProcessFacts
+from autotune_spaces.topology import as_list
+from autotune_trials.agent.controls import garbage_collector
 from autotune_trials.agent.controls.attention import AttentionControl
+from autotune_trials.agent.controls.autocast import AutocastControl
+from autotune_trials.agent.controls.garbage_collector import GcControl
 from autotune_trials.agent.controls.optimizer_copy import parameters_of
+from autotune_trials.agent.controls.optimizers import implementation_of
 from autotune_trials.agent.controls.regional import repeated_blocks
 from autotune_trials.agent.core.loop_state import Ending
-from autotune_trials.agent.facts.job_settings import own_settings
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
@@ -28,6 +33,12 @@ IMPLEMENTATION_SETTINGS = """
     params foreach fused capturable differentiable initial_lr param_names
 """.split()
 
+# Variables by which a job may already set what a knob would set.
+VARIABLES = """
+    LD_PRELOAD PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF CUDNN_CONV_WSCAP_DBG GOMP_CPU_AFFINITY
+    KMP_AFFINITY OMP_PROC_BIND OMP_PLACES NCCL_ALGO NCCL_PROTO NCCL_NVLS_ENABLE GLIBC_TUNABLES
+    MALLOC_TRIM_THRESHOLD_ MALLOC_MMAP_THRESHOLD_ MALLOC_TOP_PAD_ MALLOC_MMAP_MAX_
+""".split()
 
 # (rank, world size) when the agent last asked while there was a process group: a job may destroy it
 # before it ends, and ranks that the program spawns itself have no environment variables
@@ -135,7 +146,7 @@ def job_facts(agent: Agent) -> JobFacts:
         unseen_loader=agent.loaders.makes_iterators if loader is None else "",
         ddp=live.built.facts(),
         sharded=any(_is_sharded(m) for e in live.entries for m in e.module.modules()),
-        own_settings={**own_settings(live), **agent.traits.settings, **_own_channels_last(live)},
+        own_settings={**_own_settings(live), **agent.traits.settings, **_own_channels_last(live)},
         sites=agent.sites.facts(agent),
         process=process_facts(),
     )
@@ -202,6 +213,21 @@ def fingerprint(agent: Agent) -> dict[str, Any]:
         "sampler": _sampler(agent),
         "dataset": loader.dataset if loader is not None else "",
         "drop_last": loader.drop_last if loader is not None else False,
+    }
+
+
+def in_force(agent: Agent) -> dict[str, Any]:
+    """What the job actually runs with, read back from its objects, as JSON data: the loader that feeds training (None if there is none),
+    threads, optimizers, autocast, compiled graphs.
+    """
+    live, region = agent.live, agent.live.get(AutocastControl).region
+    return {
+        "loader": agent.loaders.source_in_force(),
+        "intra_op_threads": int(agent.torch.get_num_threads()),
+        "optimizers": [implementation_of(o.param_groups) for o in live.optimizers],
+        "autocast": "off" if region.dtype is None else _dtype(region),
+        "autocast_regions": region.entered,
+        "compiled_graphs": sum(entry.compiled_graphs() for entry in live.entries if entry.compiled),
     }
 
 
@@ -304,8 +330,24 @@ def _state_dtypes(optimizer: Any) -> set[str]:
     }
 
 
-def _dtype(tensor: Any) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def _dtype(of: Any) -> str:
+    return str(of.dtype).removeprefix("torch.")
+
+
+def _own_settings(live: LiveJobControl) -> dict[str, str]:
+    """Settings that the job makes outside torch and knobs make, too: name -> value. Called before
+    any live knob is switched; process knobs appear as the job's own settings.
+    """
+    found = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
+    found["cpus"] = as_list(machine.cpus())
+    if not live.get(GcControl).collector.changed and (call := garbage_collector.own_setting()):
+        found["gc"] = call
+    torch = live.torch
+    if torch.are_deterministic_algorithms_enabled():
+        found["deterministic"] = "torch.use_deterministic_algorithms(True)"
+    elif torch.backends.cudnn.deterministic:
+        found["deterministic"] = "torch.backends.cudnn.deterministic = True"
+    return found
 
 
 def _own_channels_last(live: LiveJobControl) -> dict[str, str]:

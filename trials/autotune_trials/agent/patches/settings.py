@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from autotune_trials.agent.facts.job_traits import JobTraits
 
 
-def site(depth: int = 2) -> str:
+def site() -> str:
     """ "file.py:12" of the first caller outside torch and this package."""
-    frame: Any = sys._getframe(depth)
+    frame: Any = sys._getframe(2)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if not module.startswith(("torch.", "autotune_trials.")):

@@ -24,7 +24,7 @@ from autotune_trials.file_restore.recorder import Ledger
 from autotune_trials.file_restore.scope import resolved
 
 _WRITES = os.O_WRONLY | os.O_RDWR
-ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+_ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 _ledger: Ledger | None = None
 _inside = threading.local()
@@ -59,14 +59,14 @@ def _run(part: str, name: str, module: Any) -> None:
     getattr(importlib.import_module(f"autotune_trials.agent.{part}"), name)(module)
 
 
-def about_to_write(path: Any, flags: int = ANEW, checkpoint: bool = True) -> None:
-    """A library that raises no events is about to write the file ``path``.
+def about_to_write(path: Any) -> None:
+    """A library that raises no events is about to write the checkpoint ``path``.
 
     Raises:
         CannotKeep: the file must not be written.
     """
     if isinstance(path, (str, bytes, os.PathLike)):
-        _note(lambda ledger: ledger.opens(resolved(path), flags, checkpoint))
+        _note(lambda ledger: ledger.opens(resolved(path), _ANEW, checkpoint=True))
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:

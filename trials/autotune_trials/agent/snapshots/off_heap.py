@@ -10,12 +10,10 @@ itself.
 from __future__ import annotations
 
 import mmap
-import sys
 from typing import Any
 
 # glibc's smallest threshold: smaller blocks come from the heap and go back to it
 ORDINARY_BYTES = 128 * 1024
-PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if sys.platform == "linux" else {}
 
 
 def copy(torch: Any, tensor: Any, dtype: Any = None) -> Any:
@@ -24,15 +22,12 @@ def copy(torch: Any, tensor: Any, dtype: Any = None) -> Any:
     """
     source = tensor.detach()
     n_bytes = source.numel() * (source.element_size() if dtype is None else dtype.itemsize)
-    if (
-        source.device.type != "cpu"
-        or n_bytes < ORDINARY_BYTES
-        or not PRIVATE
-        or source.layout != torch.strided
-    ):
+    if source.device.type != "cpu" or n_bytes < ORDINARY_BYTES or source.layout != torch.strided:
         whole = {"memory_format": torch.contiguous_format} if source.layout == torch.strided else {}
         return source.to(dtype or source.dtype, copy=True, **whole)
-    room = torch.frombuffer(mmap.mmap(-1, n_bytes, **PRIVATE), dtype=dtype or source.dtype)
+    room = torch.frombuffer(
+        mmap.mmap(-1, n_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), dtype=dtype or source.dtype
+    )
     return room.view(source.shape).copy_(source)
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
+from autotune_trials.agent.controls.lr_factor import LrFactor
 from autotune_trials.agent.controls.optimizer_copy import fused_works
 from autotune_trials.agent.controls.optimizers import OptimizerControl
+from autotune_trials.agent.core.events import Events
 
 
 def built(cls: type, dtype: torch.dtype) -> torch.optim.Optimizer:
@@ -150,15 +154,21 @@ def test_loaded_momenta_lie_like_their_parameters_for_fused_kernels() -> None:
 
 def test_groups_that_two_optimizers_share_are_scaled_once() -> None:
     """An optimizer that wraps another, as for SAM."""
-    _, inner, control = fused_adam()
-    outer = OptimizerControl(torch, inner)
-    outer.scale_lr(2.0)
-    control.scale_lr(2.0)
-    assert inner.param_groups[0]["lr"] == 0.2
-    control.restore_lr()
-    assert inner.param_groups[0]["lr"] == 0.2
-    outer.restore_lr()
-    assert inner.param_groups[0]["lr"] == 0.1
+    inner = built(torch.optim.SGD, torch.float32)
+    outer = SimpleNamespace(param_groups=inner.param_groups)
+    live: Any = SimpleNamespace(torch=torch, loaders=None, events=Events())
+    rates = LrFactor(live)
+    rates.set(2.0)
+    seen = []
+    for change, optimizer in (
+        (rates.step_started, outer),
+        (rates.step_started, inner),
+        (lambda o: rates.step_ended(o, False), inner),
+        (lambda o: rates.step_ended(o, True), outer),
+    ):
+        change(optimizer)
+        seen.append(inner.param_groups[0]["lr"])
+    assert seen == [0.2, 0.2, 0.2, 0.1]
 
 
 def test_a_late_sparse_gradient_under_the_jobs_own_scaler_is_no_error() -> None:

@@ -15,12 +15,11 @@ LOOKS = 20  # steps within which a job shows how it makes its gradients
 
 
 class OptimizerControl:
-    """One optimizer's implementation and learning-rate factor."""
+    """One optimizer's implementation."""
 
     # whether torch's fused kernel works, by class, options, and (device, dtype) of the parameters:
     # a job may build an optimizer for every task, and trying it waits for the device
     _fused: ClassVar[dict[Any, bool]] = {}
-    _scaled: ClassVar[dict[int, Any]] = {}  # groups whose rate has the factor now, by id
 
     def __init__(self, torch: Any, optimizer: Any) -> None:
         self._torch = torch
@@ -33,7 +32,6 @@ class OptimizerControl:
         self._hooks: tuple[Any, ...] = ()
         self._looks = 0  # steps left whose gradients are all looked at
         self._unused: list[weakref.ref[Any]] = []  # tables that had no gradient yet
-        self._own_lr: list[tuple[Any, Any]] = []  # (group, rate), while a step runs with a factor
 
     @property
     def optimizer(self) -> Any:  # None once the job has dropped it
@@ -79,7 +77,6 @@ class OptimizerControl:
         return self._fused[key]
 
     def implementation(self) -> str:
-        """The implementation the job asked for."""
         optimizer = self.optimizer
         groups = optimizer.param_groups if optimizer is not None else []
         return implementation_of(groups, self._own)
@@ -203,26 +200,6 @@ class OptimizerControl:
         else:
             self._write_own(optimizer)
         self._move_step_counters(optimizer)
-
-    def scale_lr(self, factor: float) -> None:
-        """Multiply the learning rates for the step that begins. Schedulers never see the factor."""
-        optimizer = self.optimizer
-        self.restore_lr()
-        if optimizer is None or factor == 1.0:
-            return
-        # an optimizer that wraps another (SAM, Lookahead) shares its groups
-        groups = [g for g in optimizer.param_groups if self._scaled.get(id(g)) is not g]
-        self._own_lr = [(g, g["lr"]) for g in groups if g.get("lr") is not None]
-        for group, lr in self._own_lr:
-            group["lr"] = lr * factor
-            self._scaled[id(group)] = group
-
-    def restore_lr(self) -> None:
-        """Undo :meth:`scale_lr` after the step."""
-        own, self._own_lr = self._own_lr, []
-        for group, lr in own:
-            group["lr"] = lr
-            self._scaled.pop(id(group), None)
 
     def _move_step_counters(self, optimizer: Any) -> None:
         """Move step counters: fused kernels count on the parameter's device, the others on the

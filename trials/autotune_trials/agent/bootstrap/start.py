@@ -84,7 +84,6 @@ def on_torch(torch: Any) -> None:
 
 
 def read_config(path: str, cls: type) -> Any:
-    """The session's configuration from ``path``."""
     import json
 
     from autotune_spaces.codec import decode

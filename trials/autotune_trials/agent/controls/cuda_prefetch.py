@@ -82,7 +82,6 @@ class Prefetch:
         clock.switch(FORWARD)
 
     def _started(self, tensors: list[Any]) -> dict[int, Copy]:
-        """Start copies of the tensors that the job will move."""
         torch, device = self._torch, self._live.cuda
         wanted = [tensors[place] for place in sorted(self._moved) if place < len(tensors)]
         plain = [t for t in wanted if type(t) is torch.Tensor and not t.requires_grad]

@@ -84,12 +84,10 @@ class LiveJobControl(Listener):
 
     @property
     def replicas(self) -> list[Any]:
-        """The job's DistributedDataParallel modules."""
         return self.built.modules()
 
     @property
     def has_stepped(self) -> bool:
-        """Whether an optimizer has stepped."""
         return bool(self._stepping)
 
     @property
@@ -136,7 +134,6 @@ class LiveJobControl(Listener):
         return parameter is not None or not optimizers
 
     def control_of(self, optimizer: Any) -> OptimizerControl:
-        """The control of ``optimizer``, created if needed."""
         control = self._optimizers.get(id(optimizer))
         # ids are reused once their object is freed
         if control is None or control.optimizer is not optimizer:
@@ -191,7 +188,6 @@ class LiveJobControl(Listener):
         return self._switches[name]
 
     def get(self, kind: type[C]) -> C:
-        """The switch of this kind."""
         found = self._switches[kind.name]
         assert isinstance(found, kind)
         return found

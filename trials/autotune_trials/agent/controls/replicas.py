@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autotune_spaces.facts import DdpFacts
@@ -19,18 +19,15 @@ class Replicas:
         self._built.append((weakref.ref(module), asked, site))
 
     def modules(self) -> list[Any]:
-        """Those that still exist."""
-        return [
-            module
-            for module in (reference() for reference, _, _ in self._built)
-            if module is not None
-        ]
+        return [module for module, _, _ in self._existing()]
 
     def facts(self) -> tuple[DdpFacts, ...]:
-        found = ((reference(), asked, site) for reference, asked, site in self._built)
-        return tuple(
-            _facts(module, asked, site) for module, asked, site in found if module is not None
-        )
+        return tuple(_facts(*built) for built in self._existing())
+
+    def _existing(self) -> Iterator[tuple[Any, Mapping[str, Any], str]]:
+        for reference, asked, site in self._built:
+            if (module := reference()) is not None:
+                yield module, asked, site
 
 
 def _facts(module: Any, asked: Mapping[str, Any], site: str) -> DdpFacts:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Context = AbstractContextManager[None]
 
 
-class GivenBatch:  # no dataclass: processes without torch load this module, too
+class GivenBatch:  # a class with slots: made for every batch
     """A batch that the job receives.
 
     Attributes:
@@ -192,7 +192,6 @@ class Events:
         self._renew()
 
     def close(self) -> None:
-        """Remove all listeners."""
         self._listeners = []
         self._renew()
 

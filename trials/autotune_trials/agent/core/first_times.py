@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.core.loop_state import Ending
+from autotune_trials.agent.loop.autograd_graph import listed
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
@@ -41,9 +42,7 @@ class FirstTimes(Listener):
     def backward_started(self, tensors: Any, gradients: Any) -> None:
         self._live.events.forget(self, "backward_started")
         log.leave_marker("backward")
-        device = getattr(
-            tensors[0] if isinstance(tensors, (list, tuple)) else tensors, "device", None
-        )
+        device = getattr(listed(tensors)[0], "device", None)
         if device is not None:
             self._live.loop.learn_device(device)
         self._knobs.hold(final=False)

@@ -76,9 +76,8 @@ class JobErrors:
         try:
             log.leave_marker("oom")
             log.write(f"oom: {str(error)[:500]}")
-            self._agent.mode.on_out_of_memory(
-                str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            )
+            text = str(error).strip() or type(error).__name__
+            self._agent.mode.on_out_of_memory(text.splitlines()[0])
         except Exception:  # ours must not replace the job's own error
             self._agent.fail("out of memory")
 

@@ -45,7 +45,6 @@ class Knobs:
         return self._made[key]
 
     def apply(self, knob: Knob, value: Value) -> None:
-        """Set a knob in the job."""
         self.applying = True
         try:
             if knob.name in TORCH_SETTINGS:

@@ -100,8 +100,7 @@ class TrainingLoop:
     def go_on(self) -> None:
         """The job has finished whatever it did after the last backward."""
         if not self.state.in_backward:
-            for hear in self.events.went_on:
-                hear()
+            self.tell("went_on")
 
     def call_module(
         self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -167,12 +166,8 @@ class TrainingLoop:
     def start_functional(self, loss: Any) -> None:
         """torch.func differentiates ``loss``; end_backward follows."""
         self.state.functional = True
-        try:
-            self.go_on()
-            for hear in self.events.backward_started:
-                hear(loss, None)
-        except Exception:
-            self.fail("start_functional")
+        self.go_on()
+        self.tell("backward_started", loss, None)
 
     def end_backward(self) -> None:
         state = self.state
@@ -209,18 +204,11 @@ class TrainingLoop:
             self._captured = True
             return None
         state.in_step = True
-        try:
-            if optimizer is not self._stepping():
-                self._stepping = weakref.ref(optimizer)
-                for hear in self.events.stepping_changed:
-                    hear(optimizer)
-            for hear in self.events.step_started:
-                hear(optimizer)
-            if len(args) > 1 or kwargs:
-                return self._with_closure_counted(optimizer, args, kwargs)
-        except Exception:
-            self.fail("step_started")
-        return None
+        if optimizer is not self._stepping():
+            self._stepping = weakref.ref(optimizer)
+            self.tell("stepping_changed", optimizer)
+        self.tell("step_started", optimizer)
+        return self._with_closure_counted(optimizer, args, kwargs)
 
     def _with_closure_counted(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """The step's arguments, with its closure wrapped to count calls: LBFGS calls it as often as
@@ -369,7 +357,6 @@ class TrainingLoop:
     # ------------------------------------------------------------------ the job's own CUDA graphs
 
     def begin_capture(self) -> None:
-        """The job begins to capture a CUDA graph."""
         self.state.capturing = True
 
     def end_capture(self) -> None:

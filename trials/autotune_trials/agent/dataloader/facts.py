@@ -33,7 +33,6 @@ class Settings(NamedTuple):
 
     @classmethod
     def of(cls, loader: Any) -> Settings:
-        """The settings of ``loader``."""
         return cls(
             int(loader.num_workers),
             loader.prefetch_factor,

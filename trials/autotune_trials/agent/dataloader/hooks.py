@@ -213,7 +213,6 @@ class LoaderHooks:
             self.version += bool(self.to_drain)
 
     def cancel_drain(self) -> None:
-        """Discard no further batches."""
         self.to_drain = 0
 
     def drains(self, iterator: Any) -> bool:

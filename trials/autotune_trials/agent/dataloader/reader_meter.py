@@ -102,7 +102,6 @@ class ReaderMeter:
         kind.load = timed_load
 
     def spent(self) -> Spent:
-        """Totals so far."""
         return Spent(*(sum(self._cells[column::_WIDTH]) for column in range(_WIDTH)))
 
 

@@ -47,9 +47,9 @@ class Built(NamedTuple):
     reference: Any  # weak
     kind: type
     spot: Spot
-    about: object  # tells loaders apart that one line builds: dataset, batch size, sampler
-    dataset: Any  # weak; None if it cannot be referenced weakly
-    lr: float | None
+    about: object = None  # tells loaders apart that one line builds: dataset, batch size, sampler
+    dataset: Any = None  # weak; None if it cannot be referenced weakly
+    lr: float | None = None
 
 
 def guarded(method: Callable[..., None]) -> Callable[..., None]:
@@ -99,15 +99,9 @@ class SiteRecorder(Listener):
             self._loaders = [
                 b for b in self._loaders if b.reference() is not None or b.dataset is not None
             ][-256:]
+            about = id(dataset), loader.batch_size, type(loader.sampler)
             self._loaders.append(
-                Built(
-                    weakref.ref(loader),
-                    type(loader),
-                    spot,
-                    (id(dataset), loader.batch_size, type(loader.sampler)),
-                    _weak(dataset),
-                    None,
-                )
+                Built(weakref.ref(loader), type(loader), spot, about, _weak(dataset))
             )
 
     @guarded
@@ -115,17 +109,10 @@ class SiteRecorder(Listener):
         spot = self._construction(optimizer, frame)
         if spot is not None:
             lr = optimizer.defaults.get("lr")
-            uniform = isinstance(lr, float | int) and not own_rates
+            uniform = float(lr) if isinstance(lr, float | int) and not own_rates else None
             self._optimizers = [b for b in self._optimizers if b.reference() is not None]
             self._optimizers.append(
-                Built(
-                    weakref.ref(optimizer),
-                    type(optimizer),
-                    spot,
-                    None,
-                    None,
-                    float(lr) if uniform else None,
-                )
+                Built(weakref.ref(optimizer), type(optimizer), spot, lr=uniform)
             )
 
     @guarded
@@ -142,11 +129,8 @@ class SiteRecorder(Listener):
                 for name, value in (*enumerate(args), *kwargs.items())
                 if (d := self._image(value))
             )
-            self._forwards[key] = (
-                type(module),
-                spots(frame, self._torch_directory, module),
-                images,
-            )
+            named = spots(frame, self._torch_directory, module)
+            self._forwards[key] = type(module), named, images
         if self._first < 0 and key in self._forwards:
             self._first = list(self._forwards).index(key)
 

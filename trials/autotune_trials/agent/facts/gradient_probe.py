@@ -52,7 +52,6 @@ class Probe(Listener):
 
     @property
     def wanted(self) -> bool:
-        """Whether there are steps left to probe."""
         return self.norms.left > 0 or self.sketch.wanted
 
     def backward_ended(self) -> None:
@@ -107,7 +106,6 @@ class NormProbe:
 
     @_ends_probe
     def before_step(self, optimizer: Any) -> None:
-        """Copy the parameters of ``optimizer``."""
         parameters = parameters_of(optimizer)
         self._stride = max(1, -(-sum(own_shard(p).numel() for p in parameters) // SKETCHED))
         self._before = [(p, off_heap.copy(self._torch, self._rows(p))) for p in parameters]

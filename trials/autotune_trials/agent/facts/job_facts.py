@@ -153,7 +153,6 @@ def job_facts(agent: Agent) -> JobFacts:
 
 
 def process_facts() -> ProcessFacts:
-    """Facts about this process."""
     try:
         import resource
 

@@ -128,7 +128,6 @@ def tensors_of(batch: Any, depth: int = 0) -> list[Any]:
 
 
 def bytes_of(batch: Any) -> int:
-    """Bytes of the tensors in ``batch``."""
     return sum(int(tensor.element_size() * tensor.numel()) for tensor in tensors_of(batch))
 
 

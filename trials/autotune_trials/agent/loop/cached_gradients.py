@@ -55,7 +55,6 @@ class CachedGradients:
         self._gradients: list[weakref.ref[Any]] = []
 
     def after_backward(self) -> None:
-        """Backward has ended."""
         if self._ends:
             # a Tensor subclass may refuse this (torch's ExpandedWeight)
             with self._torch._C.DisableTorchFunctionSubclass():

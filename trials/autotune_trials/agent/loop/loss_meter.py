@@ -130,5 +130,4 @@ def read_scalars(torch: Any, tensors: list[Any]) -> list[float]:
 
 
 def to_number(torch: Any, value: Any) -> float:
-    """A metric's value, which may be a tensor, as a float."""
     return float(value.item() if isinstance(value, torch.Tensor) else value)

@@ -90,35 +90,23 @@ class LossSelection(Listener):
 
     def _look_into_first(self, tensors: Any) -> None:
         """Checks that are made only in the first iterations."""
-        state, batches = self._state, self._consumption.batches
-        if (
-            not state.iterations
-            and state.backwards
-            and not state.in_step
-            and self._gradients_were_dropped()
-        ):
-            self._meter.drop_current()  # e.g. a batch size search before training
-            self._consumption.drop_others()
-        if (
-            state.iterations == 1
-            and state.backwards > state.backwards_at_first
-            and self._gradients_were_dropped()
-        ):
+        state, traits, batches = self._state, self._traits, self._consumption.batches
+        if not state.iterations:
+            if state.backwards and not state.in_step and self._gradients_were_dropped():
+                self._meter.drop_current()  # e.g. a batch size search before training
+                self._consumption.drop_others()
+            return
+        if state.iterations != 1:
+            return
+        if state.backwards == state.backwards_at_first:
+            traits.keeps_gradients = any(p.grad is not None for p in self._live.parameters())
+        elif self._gradients_were_dropped():
             self._holder = None  # what it drops in every iteration is of use
-        if state.iterations == 1 and state.backwards == state.backwards_at_first:
-            self._traits.keeps_gradients = any(p.grad is not None for p in self._live.parameters())
-        if (
-            state.iterations == 1
-            and self._look_for_comparison
-            and batches
-            and not self._traits.compares_samples
-        ):
-            self._traits.compares_samples = comparison(tensors, int(batches[-1].samples or 0))
-        if state.iterations == 1 and self._look_for_comparison:
+        if self._look_for_comparison:
             # a GAN has several losses in an iteration
-            self._traits.unsafe_to_autocast = self._traits.unsafe_to_autocast or unsafe_to_autocast(
-                tensors
-            )
+            traits.unsafe_to_autocast = traits.unsafe_to_autocast or unsafe_to_autocast(tensors)
+            if batches and not traits.compares_samples:
+                traits.compares_samples = comparison(tensors, int(batches[-1].samples or 0))
 
     def _gradients_were_dropped(self) -> bool:
         """Whether no parameter has a gradient although backward ran: it ran for something other

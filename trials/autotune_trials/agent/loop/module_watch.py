@@ -105,15 +105,13 @@ class ModuleWatch(Listener):
                 if module.training:
                     self._called_gradless.add(module)
                     state.seen_gradless = True
-                for hear in live.events.other_evaluated:
-                    hear()
+                self._loop.tell("other_evaluated")
                 return
             if not module.training:
                 return
             state.frozen = not live.anything_trainable(module)
             if state.frozen:
-                for hear in live.events.other_evaluated:
-                    hear()
+                self._loop.tell("other_evaluated")
                 return
             first = next(module.parameters(), None)
             if first is None:

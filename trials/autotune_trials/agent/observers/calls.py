@@ -151,7 +151,6 @@ class CallObserver(Observer):
         self.agent.patches.add(name, owner, attribute, make)
 
     def add(self, about: About, origin: Origin, seconds: float) -> None:
-        """Count one more call."""
         phase = self.agent.timer.clock.phase
         (code, line), direct = origin
         # a line may write several files; numbered ones count as one

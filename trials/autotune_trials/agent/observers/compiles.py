@@ -56,12 +56,12 @@ class CompileLog:
     def _listen(self, patch: Patch, original: Any) -> Any:
         def log_graph_break(translator: Any, *args: Any, **kwargs: Any) -> Any:
             if patch.active:
-                self._note(translator, args, kwargs)
+                self._note(args, kwargs)
             return original(translator, *args, **kwargs)
 
         return log_graph_break
 
-    def _note(self, translator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """``args``: (code_options, reason, exc); the exception holds the traced stack of the job's
         code.
         """
@@ -69,23 +69,13 @@ class CompileLog:
             error = kwargs.get("exc", args[2] if len(args) > 2 else None)
             if getattr(error, "logged", False):
                 return
-            stack = getattr(error, "real_stack", None)
-            if stack:
-                lines = tuple(
-                    (str(frame.filename), int(frame.lineno or 0), str(frame.name))
-                    for frame in stack
-                )
-            else:
-                code = translator.f_code
-                lines = (
-                    (
-                        str(code.co_filename),
-                        int(getattr(translator, "lineno", 0) or code.co_firstlineno),
-                        str(code.co_name),
-                    ),
-                )
-            known = self.breaks.setdefault(lines, [one_line(str(error)), 0])
-            known[1] += 1
+            lines = tuple(
+                (str(frame.filename), int(frame.lineno or 0), str(frame.name))
+                for frame in getattr(error, "real_stack", None) or ()
+            )
+            if lines:
+                known = self.breaks.setdefault(lines, [one_line(str(error)), 0])
+                known[1] += 1
         except Exception:
             self.trouble = log.reason("graph break")
 

@@ -81,7 +81,6 @@ class SamplerObserver(Observer):
         }
 
     def _look(self) -> None:
-        """The sampler thread's loop."""
         seen, watch, places, clock = self._seen, self.watch, self.watch.places, time.perf_counter
         jitter = random.Random().uniform  # a generator of our own: the job's is not touched
         tick = clock()

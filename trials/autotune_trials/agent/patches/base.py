@@ -130,7 +130,6 @@ class PatchSet:
                 self._undo.pop(name)()
 
     def restore_all(self) -> None:
-        """Undo everything."""
         for patch in reversed(list(self._patches.values())):
             patch.restore()
         while self._undo:

@@ -61,11 +61,7 @@ class Watch:
         self._alone = world_size(self.torch) == 1
         self.agent.patches.on_restore(self._abandon)
         for kind in OBSERVERS:
-            try:
-                observer = kind(self)
-            except Exception:
-                self._blind[kind.name] = log.reason(f"watching {kind.name}")
-                continue
+            observer = kind(self)
             self._observers.append(observer)
             try:
                 observer.begin()

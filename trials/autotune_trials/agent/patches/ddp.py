@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.dataloader.facts import construction_spot, site_of
 from autotune_trials.agent.patches.base import Patch, PatchSet
-from autotune_trials.agent.patches.settings import site
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
@@ -26,8 +27,9 @@ def install(patches: PatchSet, torch: Any, live: LiveJobControl) -> None:
                 return
             try:
                 asked = signature.bind(self, *args, **kwargs).arguments
+                where = site_of(construction_spot(self, sys._getframe(1)))
                 live.built.add(
-                    self, {k: v for k, v in asked.items() if k not in ("self", "module")}, site()
+                    self, {k: v for k, v in asked.items() if k not in ("self", "module")}, where
                 )
             except Exception:
                 live.loop.fail("DistributedDataParallel.__init__")

@@ -5,23 +5,13 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.dataloader.facts import construction_spot, site_of
 from autotune_trials.agent.patches.base import Patch, PatchSet
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.knob_applier import Knobs
     from autotune_trials.agent.facts.call_sites import SiteRecorder
     from autotune_trials.agent.facts.job_traits import JobTraits
-
-
-def site() -> str:
-    """ "file.py:12" of the first caller outside torch and this package."""
-    frame: Any = sys._getframe(2)
-    while frame is not None:
-        module = frame.f_globals.get("__name__", "")
-        if not module.startswith(("torch.", "autotune_trials.")):
-            return f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}"
-        frame = frame.f_back
-    return "?"
 
 
 def install(
@@ -38,7 +28,8 @@ def install(
             by_loader = caller.f_globals.get("__name__", "").startswith("torch.utils.data.")
             if patch.active and not knobs.applying and not by_loader:
                 if patch.attribute == "set_num_threads":
-                    traits.settings.setdefault(patch.attribute, site())
+                    where = site_of(construction_spot(original, caller))
+                    traits.settings.setdefault(patch.attribute, where)
                 sites.on_setting(patch.attribute, caller)
             return original(*args, **kwargs)
 

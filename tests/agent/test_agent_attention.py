@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +15,9 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from autotune_spaces.knobs import create
-from autotune_trials.agent.controls.attention import Attention
-from autotune_trials.protocol.messages import Record
+from autotune_trials.agent.controls.attention import AttentionControl
+from autotune_trials.agent.core.events import Events
+from autotune_trials.protocol.messages import Record, SessionMode
 
 # Each iteration prints the kernel that ran, as torch's profiler saw it.
 ATTENDING = """
@@ -112,10 +114,17 @@ def test_a_job_that_runs_no_fused_kernel_is_seen_to(tuner: Tuner, change: tuple[
     assert tuner.receive().job.attention == ()
 
 
+def control(torch: Any) -> AttentionControl:
+    live: Any = SimpleNamespace(
+        torch=torch, config=SimpleNamespace(mode=SessionMode.FIXED), events=Events()
+    )
+    return AttentionControl(live)
+
+
 def test_the_preferred_kernel_goes_first_and_the_others_stay(
     restored: tuple[list[int], bool, bool, bool],
 ) -> None:
-    attention = Attention(torch, look_at=-1)
+    attention = control(torch)
     assert not attention.prefer("cudnn", "", 0) and switches() == restored, (
         "on no device yet, nothing is known of its order"
     )
@@ -136,7 +145,7 @@ def test_an_order_that_torch_sets_at_its_first_choice_is_the_jobs_own(
         empty=lambda *size, device: torch.empty(*size),
         _fused_sdp_choice=lambda *_: torch._C._set_sdp_priority_order(own),
     )
-    attention = Attention(hopper, look_at=-1)
+    attention = control(hopper)
     attention.prefer("efficient", "cuda", 0)
     assert switches()[0] == [2, 3, 1, 0, 4]
     attention.prefer(None, "cuda", 0)
@@ -144,7 +153,7 @@ def test_an_order_that_torch_sets_at_its_first_choice_is_the_jobs_own(
 
 
 def test_kernels_hidden_by_compiled_code_are_unknown() -> None:
-    attention = Attention(torch, look_at=0)
+    attention = control(torch)
     q = torch.randn(1, 2, 8, 8, requires_grad=True)
     attention.look([scaled_dot_product_attention(q, q, q), nn.Linear(8, 8)(q)])
     assert attention.seen == {"flash"}

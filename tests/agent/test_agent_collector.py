@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from autotune_trials.agent.controls.garbage_collector import Collector
-
 ROOTS = [str(Path(__file__).parents[2] / name) for name in (".", "trials", "search_spaces")]
 
 
@@ -17,7 +15,8 @@ def run(code: str) -> str:
     """Runs in its own process: pytest has its own objects and settings."""
     head = (
         f"import sys; sys.path[:0] = {ROOTS!r}\nimport gc\nfrom autotune_trials.agent.controls"
-        " import garbage_collector as collector\n"
+        " import garbage_collector as collector\nfrom types import SimpleNamespace as Live\n"
+        "def control(): return collector.GcControl(Live(torch=None, has_stepped=True))\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", head + code], capture_output=True, text=True, timeout=60
@@ -29,14 +28,14 @@ def run(code: str) -> str:
 def test_thresholds_and_frozen_objects_come_back() -> None:
     said = run("""
 gc.set_threshold(600, 7, 8)
-switch = collector.Collector()
-switch.set(False, 50_000)
-switch.set(False, 40_000)
+switch = control()
+switch.set(50_000)
+switch.set(40_000)
 print(gc.get_threshold(), switch.changed)
-switch.set(True, None)
+switch.set("freeze")
 print(gc.get_threshold(), gc.get_freeze_count() > 1000)
-before = gc.get_freeze_count(); switch.set(True, None); print(gc.get_freeze_count() == before)
-switch.set(False, None)
+before = gc.get_freeze_count(); switch.set("freeze"); print(gc.get_freeze_count() == before)
+switch.set(None)
 print(gc.get_threshold(), gc.get_freeze_count(), switch.changed)
 """)
     assert said.splitlines() == [
@@ -57,9 +56,9 @@ def collection_s():
     for _ in range(3):
         began = process_time(); gc.collect(); best = min(best, process_time() - began)
     return best
-switch, own = collector.Collector(), collection_s()
-switch.set(True, None); frozen = collection_s()
-switch.set(False, None); again = collection_s()
+switch, own = control(), collection_s()
+switch.set("freeze"); frozen = collection_s()
+switch.set(None); again = collection_s()
 print(frozen < own / 4, again > own / 2)
 """)
     assert said == "True True"
@@ -73,7 +72,7 @@ print(frozen < own / 4, again > own / 2)
         ("gc.disable(); gc.enable()", ""),
         ("gc.freeze()", "gc.freeze()"),
         ("gc.set_threshold(10_000)", "gc.set_threshold(10000, "),
-        ("x = collector.Collector(); x.set(True, 5); x.set(False, None)", ""),
+        ("x = control(); x.set(5); x.set(None)", ""),
     ],
 )
 def test_what_the_job_did_itself_is_seen(code: str, call: str) -> None:
@@ -83,4 +82,4 @@ def test_what_the_job_did_itself_is_seen(code: str, call: str) -> None:
 
 def test_nothing_is_claimed_without_a_look_at_the_start() -> None:
     assert run("gc.freeze(); print(collector.own_setting())") == ""
-    assert not Collector().changed
+    assert run("print(control().changed)") == "False"

@@ -32,20 +32,43 @@ SWITCHES = ("flash", "mem_efficient", "cudnn")  # math stays on, for calls these
 State = tuple[list[int], dict[str, bool], bool]
 
 
-class Attention:
-    """Reads and sets the attention kernel of one job.
-
-    ``seen``: fused kernels in the graphs of the inspected iteration; None where compiled code hides
-    them.
+class AttentionControl(Control):
+    """Inspects the graphs of one iteration after each switch, except in launch mode. Values:
+    "flash", "efficient", "cudnn", "math", None.
     """
 
-    def __init__(self, torch: Any, look_at: int) -> None:
-        """``look_at``: the iteration whose graphs are inspected, -1 for none."""
-        self._torch, self.look_at = torch, look_at
+    name = "attention"
+
+    def __init__(self, live: LiveJobControl) -> None:
+        super().__init__(live)
+        # the iteration whose graphs are inspected, -1 for none
+        self.look_at = 1 if live.config.mode == SessionMode.LIVE else -1
         self.preferred: str | None = None
+        # fused kernels in the graphs of that iteration; None where compiled code hides them
         self.seen: set[str] | None = set()
         # The job's order, switches and graph-cache flag, while they are changed.
         self._own: State | None = None
+        self.listen(self.look_at > 0)
+
+    def set(self, value: Any) -> None:
+        device = self.live.cuda or self.live.device
+        if self.prefer(value, device, self.live.state.iterations):
+            self.listen(self.live.config.mode != SessionMode.LAUNCH)
+            for entry in self.live.entries:
+                entry.compile_anew()
+
+    def effect(self) -> str | None:
+        seen, wanted = self.seen, self.preferred
+        if wanted is None or seen is None or wanted in seen or (wanted == "math" and not seen):
+            return None
+        return f"torch ran {' and '.join(sorted(seen)) or 'no fused kernel'} instead"
+
+    def backward_started(self, tensors: Any, gradients: Any) -> None:
+        iterations = self.live.state.iterations
+        if iterations == self.look_at:
+            self.look(tensors)
+        elif iterations > self.look_at:
+            self.listen(False)
 
     def look(self, tensors: Any) -> None:
         """Record the kernels in the graphs of ``tensors``, which may be one or several."""
@@ -82,7 +105,7 @@ class Attention:
 
             first = int(getattr(SDPBackend, MEMBERS[kernel]))
             order = [first, *(number for number in order if number != first)]
-        self._torch._C._set_sdp_priority_order(order)
+        self.torch._C._set_sdp_priority_order(order)
         for name, on in switches.items():
             getattr(cuda, f"enable_{name}_sdp")(on)
         # The cache key omits the kernel: torch would load a graph compiled with another one.
@@ -91,7 +114,7 @@ class Attention:
         return True
 
     def _state(self, device: Any, cuda: Any, compiler: Any) -> State:
-        torch = self._torch
+        torch = self.torch
         if str(device).startswith("cuda"):
             # On some GPUs torch sets the order when it first chooses a kernel: let it do that
             # before us.
@@ -100,38 +123,3 @@ class Attention:
         switches = {name: bool(getattr(cuda, f"{name}_sdp_enabled")()) for name in SWITCHES}
         order = list(torch._C._get_sdp_priority_order())
         return order, switches, bool(compiler.enable_autograd_cache)
-
-
-class AttentionControl(Control):
-    """Inspects the graphs of one iteration after each switch, except in launch mode. Values:
-    "flash", "efficient", "cudnn", "math", None.
-    """
-
-    name = "attention"
-
-    def __init__(self, live: LiveJobControl) -> None:
-        super().__init__(live)
-        self.attention = Attention(
-            live.torch, look_at=1 if live.config.mode == SessionMode.LIVE else -1
-        )
-        self.listen(self.attention.look_at > 0)
-
-    def set(self, value: Any) -> None:
-        device = self.live.cuda or self.live.device
-        if self.attention.prefer(value, device, self.live.state.iterations):
-            self.listen(self.live.config.mode != SessionMode.LAUNCH)
-            for entry in self.live.entries:
-                entry.compile_anew()
-
-    def effect(self) -> str | None:
-        seen, wanted = self.attention.seen, self.attention.preferred
-        if wanted is None or seen is None or wanted in seen or (wanted == "math" and not seen):
-            return None
-        return f"torch ran {' and '.join(sorted(seen)) or 'no fused kernel'} instead"
-
-    def backward_started(self, tensors: Any, gradients: Any) -> None:
-        iterations, look_at = self.live.state.iterations, self.attention.look_at
-        if iterations == look_at:
-            self.attention.look(tensors)
-        elif iterations > look_at:
-            self.listen(False)

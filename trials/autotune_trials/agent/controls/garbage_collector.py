@@ -39,10 +39,15 @@ def own_setting() -> str:
     return "" if gc.get_threshold() == thresholds else f"gc.set_threshold{gc.get_threshold()}"
 
 
-class Collector:
-    """Changes the collector's settings, and restores them."""
+class GcControl(Control):
+    """Values: "freeze" (exempts the objects that exist now from later collections), a threshold
+    (collect after that many new objects), None.
+    """
 
-    def __init__(self) -> None:
+    name = "gc"
+
+    def __init__(self, live: LiveJobControl) -> None:
+        super().__init__(live)
         self._own_thresholds: tuple[int, int, int] | None = None  # the job's, while ours are set
         self._frozen = False
 
@@ -50,9 +55,13 @@ class Collector:
     def changed(self) -> bool:
         return self._frozen or self._own_thresholds is not None
 
-    def set(self, freeze: bool, threshold: int | None) -> None:
-        """Idempotent; ``set(False, None)`` is the job's own setting."""
-        self._set_threshold(threshold)
+    def set(self, value: Any) -> None:
+        """Freeze only once training has begun: model and data exist by then, unlike when torch is
+        imported.
+        """
+        self._set_threshold(value if isinstance(value, int) else None)
+        begun = self.live.has_stepped or self.live.state.ends_with is not Ending.STEP
+        freeze = value == "freeze" and begun
         if freeze and not self._frozen:
             self._frozen = True
             gc.collect()
@@ -70,22 +79,3 @@ class Collector:
         elif self._own_thresholds is not None:
             gc.set_threshold(*self._own_thresholds)
             self._own_thresholds = None
-
-
-class GcControl(Control):
-    """Values: "freeze" (exempts the objects that exist now from later collections), a threshold
-    (collect after that many new objects), None.
-    """
-
-    name = "gc"
-
-    def __init__(self, live: LiveJobControl) -> None:
-        super().__init__(live)
-        self.collector = Collector()
-
-    def set(self, value: Any) -> None:
-        """Freeze only once training has begun: model and data exist by then, unlike when torch is
-        imported.
-        """
-        begun = self.live.has_stepped or self.live.state.ends_with is not Ending.STEP
-        self.collector.set(value == "freeze" and begun, value if isinstance(value, int) else None)

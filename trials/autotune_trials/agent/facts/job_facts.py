@@ -141,7 +141,7 @@ def job_facts(agent: Agent) -> JobFacts:
         samples_per_step=agent.samples.total / agent.state.iterations if counted else 1.0,
         sample_unit="samples" if counted else "iterations",
         compares_samples=agent.traits.compares_samples,
-        attention=tuple(sorted(live.get(AttentionControl).attention.seen or ())),
+        attention=tuple(sorted(live.get(AttentionControl).seen or ())),
         mixture=agent.consumption.mixture,
         unseen_loader=agent.loaders.makes_iterators if loader is None else "",
         ddp=live.built.facts(),
@@ -339,7 +339,7 @@ def _own_settings(live: LiveJobControl) -> dict[str, str]:
     """
     found = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
     found["cpus"] = as_list(machine.cpus())
-    if not live.get(GcControl).collector.changed and (call := garbage_collector.own_setting()):
+    if not live.get(GcControl).changed and (call := garbage_collector.own_setting()):
         found["gc"] = call
     torch = live.torch
     if torch.are_deterministic_algorithms_enabled():

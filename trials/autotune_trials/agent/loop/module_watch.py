@@ -51,7 +51,7 @@ class ModuleWatch(Listener):
         if on:
             modules.install(self._live.patches, self._torch, self)
         else:
-            modules.restore(self._live.patches)
+            self._live.patches.restore(*modules.NAMES)
         self._watching = on
 
     def iteration_ended(self, iteration: Iteration) -> None:

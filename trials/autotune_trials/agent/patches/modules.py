@@ -54,8 +54,3 @@ def install(patches: PatchSet, torch: Any, watch: ModuleWatch) -> None:
             utils.unpatched_nn_module_call = call.original
 
     import_hook.call("torch._dynamo.utils", keep_original)
-
-
-def restore(patches: PatchSet) -> None:
-    """Undo both patches; the rest of the run pays nothing for them."""
-    patches.restore(*NAMES)

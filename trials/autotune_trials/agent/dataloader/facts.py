@@ -6,6 +6,7 @@ import ast
 import functools
 import os
 import sys
+import traceback
 from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -195,26 +196,25 @@ def _guarded(script: str) -> bool:
     )
 
 
-def construction_spot(built: Any, frame: FrameType | None) -> tuple[CodeType, int] | None:
+def construction_spot(built: Any, frame: FrameType) -> tuple[CodeType, int] | None:
     """(code, line) of :func:`construction_frame`."""
     caller = construction_frame(built, frame)
     return None if caller is None else (caller.f_code, caller.f_lineno or 0)
 
 
-def construction_frame(built: Any, frame: FrameType | None) -> FrameType | None:
+def construction_frame(built: Any, frame: FrameType) -> FrameType | None:
     """The frame that built ``built``, ``frame`` or one of its callers: outside torch, autotune, the
     constructors of its subclasses and their wrappers (Lightning).
     """
     torch_directory = (
         os.path.dirname(getattr(sys.modules.get("torch"), "__file__", "") or "") + os.sep
     )
-    while frame is not None:
-        code = frame.f_code
+    for caller, _ in traceback.walk_stack(frame):
+        code = caller.f_code
         if not code.co_filename.startswith((torch_directory, OURS)):
             first = code.co_varnames[0] if code.co_argcount else ""
-            if local_variables(frame).get(first) is not built:
-                return frame
-        frame = frame.f_back
+            if local_variables(caller).get(first) is not built:
+                return caller
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import signal
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,13 +52,11 @@ def end_half_started(error: BaseException) -> None:
     torch itself does so when the iterator is collected, but not completely: its
     ``_shutdown_workers`` needs attributes that only a fully started iterator has.
     """
-    trace = error.__traceback__
-    while trace is not None:
-        iterator = trace.tb_frame.f_locals.get("self")
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        iterator = frame.f_locals.get("self")
         if type(iterator).__name__ == "_MultiProcessingDataLoaderIter":
             end_workers(iterator)
             return
-        trace = trace.tb_next
 
 
 def end_workers(source: Any) -> None:
@@ -101,12 +100,11 @@ def _found_killed(error: BaseException) -> bool:
     torch itself may not have noticed: ``ConnectionResetError`` if the worker died while it handed
     over a batch.
     """
-    trace = error.__traceback__
-    while trace is not None:
-        workers = getattr(trace.tb_frame.f_locals.get("self"), "_workers", None)
-        if isinstance(workers, list) and any(
-            getattr(worker, "exitcode", None) == -signal.SIGKILL for worker in workers
-        ):
-            return True
-        trace = trace.tb_next
-    return False
+    iterators = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
+    found = (getattr(iterator, "_workers", None) for iterator in iterators)
+    return any(
+        getattr(worker, "exitcode", None) == -signal.SIGKILL
+        for workers in found
+        if isinstance(workers, list)
+        for worker in workers
+    )

@@ -12,7 +12,8 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
@@ -31,29 +32,17 @@ class Spot(NamedTuple):
     binding: str = ""  # see SourceCall
 
 
-def spots(frame: FrameType | None, torch_directory: str, module: Any = None) -> tuple[Spot, ...]:
+def spots(frame: FrameType, torch_directory: str, module: Any = None) -> tuple[Spot, ...]:
     """``frame`` and its callers outside torch and autotune, innermost first, each with the name of
     ``module`` there.
     """
     found = []
-    for caller in itertools.islice(_callers(frame), DEEPEST):
+    for caller, line in itertools.islice(traceback.walk_stack(frame), DEEPEST):
         code = caller.f_code
         if not code.co_filename.startswith((torch_directory, OURS, "<frozen ")):
-            found.append(
-                Spot(
-                    code,
-                    caller.f_lineno or 0,
-                    caller.f_lasti,
-                    name_of(module, caller) if module is not None else "",
-                )
-            )
+            name = name_of(module, caller) if module is not None else ""
+            found.append(Spot(code, line or 0, caller.f_lasti, name))
     return tuple(found)
-
-
-def _callers(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def local_variables(frame: FrameType) -> Mapping[str, Any]:

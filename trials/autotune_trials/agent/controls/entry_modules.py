@@ -298,7 +298,7 @@ class Entry:
             return
         if not any(entry.compiled for entry in self._live.entries if entry is not self):
             torch._dynamo.utils.counters.clear()
-        self._graphs_before = _graphs(torch)
+        self._graphs_before = dynamo_graphs()
         self._live.before_compile()
         module = self.module
         compile = self._live.patches["torch.compile"].original
@@ -357,11 +357,7 @@ class Entry:
         self._outputs.clear()
 
     def compiled_graphs(self) -> int:
-        if self._mode is None:
-            return 0
-        import torch._dynamo
-
-        return _graphs(torch) - self._graphs_before
+        return 0 if self._mode is None else dynamo_graphs() - self._graphs_before
 
     def _keep_random_stream(self, compiled: bool) -> None:
         """Make compiled code draw the same random numbers as eager code: losses then compare step
@@ -534,13 +530,15 @@ def compile_notes(entries: Sequence[Entry]) -> dict[str, Any]:
         return {}
     counters = sys.modules["torch._dynamo.utils"].counters
     return {
-        "unique_graphs": int(counters["stats"]["unique_graphs"]),
+        "unique_graphs": dynamo_graphs(),
         "graph_breaks": int(sum(counters["graph_break"].values())),
     }
 
 
-def _graphs(torch: Any) -> int:
-    return int(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+def dynamo_graphs() -> int:
+    """Graphs that dynamo has compiled, whoever asked for it; 0 if it is not in use."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return int(utils.counters["stats"]["unique_graphs"]) if utils is not None else 0
 
 
 def _memory(tensor: Any) -> tuple[int, int]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from autotune_spaces.topology import as_list
 from autotune_trials.agent.controls import garbage_collector
 from autotune_trials.agent.controls.attention import AttentionControl
 from autotune_trials.agent.controls.autocast import AutocastControl
+from autotune_trials.agent.controls.entry_modules import dynamo_graphs
 from autotune_trials.agent.controls.garbage_collector import GcControl
 from autotune_trials.agent.controls.optimizer_copy import parameters_of
 from autotune_trials.agent.controls.optimizers import implementation_of
@@ -108,7 +108,8 @@ def job_facts(agent: Agent) -> JobFacts:
     """
     torch, live = agent.torch, agent.live
     loader: LoaderFacts | None = agent.loaders.facts()
-    compiles = agent.traits.compiles or _own_graphs(agent)
+    # dynamo may have compiled something although no knob requested it
+    compiles = agent.traits.compiles or (not agent.knobs.held and dynamo_graphs() > 0)
     counted = agent.samples.counted and agent.state.iterations > 0
     return JobFacts(
         pid=os.getpid(),
@@ -357,14 +358,6 @@ def _own_channels_last(live: LiveJobControl) -> dict[str, str]:
         if any(not w.is_contiguous() and w.is_contiguous(memory_format=layout) for w in weights):
             return {"channels_last": type(entry.module).__name__}
     return {}
-
-
-def _own_graphs(agent: Agent) -> bool:
-    """Whether dynamo has compiled something although no knob requested it."""
-    utils = sys.modules.get("torch._dynamo.utils")
-    if utils is None or agent.knobs.held:
-        return False
-    return bool(utils.counters["stats"]["unique_graphs"] > 0)
 
 
 def _matmul_precision(torch: Any) -> str:

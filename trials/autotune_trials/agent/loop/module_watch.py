@@ -9,6 +9,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.autocast import AutocastControl
+from autotune_trials.agent.controls.entry_modules import dynamo_graphs
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.facts.job_facts import loss_module
 from autotune_trials.agent.loop.fake_tensors import without_numbers
@@ -187,9 +188,4 @@ class ModuleWatch(Listener):
     def _nothing_compiled(self) -> bool:
         """Whether nothing in the job runs compiled, although torch.compile may have been called (by
         a library, when it was imported)."""
-        utils = sys.modules.get("torch._dynamo.utils")
-        return (
-            not self._traits.compiles
-            and not self._live.entries
-            and (utils is None or not utils.counters["stats"]["unique_graphs"])
-        )
+        return not (self._traits.compiles or self._live.entries or dynamo_graphs())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
+from autotune_trials.agent.controls.entry_modules import dynamo_graphs
 from autotune_trials.agent.observers import casts, collectives, copies, outputs, readouts
 from autotune_trials.agent.observers.calls import CallObserver
 
@@ -25,10 +24,5 @@ class AllCalls(CallObserver):
 
     def _compiled(self) -> bool:
         """Whether any part of the job runs through dynamo."""
-        utils = sys.modules.get("torch._dynamo.utils")
-        graphs = utils.counters["stats"]["unique_graphs"] if utils is not None else 0
-        return bool(
-            self.agent.traits.compiles
-            or graphs
-            or any(entry.compiled for entry in self.agent.live.entries)
-        )
+        compiled = any(entry.compiled for entry in self.agent.live.entries)
+        return bool(self.agent.traits.compiles or dynamo_graphs() or compiled)

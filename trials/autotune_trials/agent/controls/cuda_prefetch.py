@@ -11,7 +11,6 @@ since), the job's own call runs as usual.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune_trials.agent.controls.control import Control
@@ -38,9 +37,8 @@ class Prefetch:
     host.
     """
 
-    def __init__(self, live: LiveJobControl, fail: Callable[[str], None]) -> None:
-        """``fail``: called if the next batch could not be copied ahead."""
-        self._live, self._torch, self._fail = live, live.torch, fail
+    def __init__(self, live: LiveJobControl) -> None:
+        self._live, self._torch = live, live.torch
         self._stream: Any = None
         self._batch: list[Any] = []  # tensors of the job's current batch, held for their ids
         self._places: dict[int, int] = {}  # tensor id -> position in the batch
@@ -78,7 +76,8 @@ class Prefetch:
             try:
                 self._next = self._started(tensors_of(coming))
             except Exception as error:  # out of memory, most likely: the job moves it itself
-                self._fail(f"cuda_prefetch: {type(error).__name__}: {str(error)[:300]}")
+                text = f"cuda_prefetch: {type(error).__name__}: {str(error)[:300]}"
+                self._live.loop.fail_knob(text)
         clock.switch(FORWARD)
 
     def _started(self, tensors: list[Any]) -> dict[int, Copy]:
@@ -130,7 +129,7 @@ class CudaPrefetch(Control):
 
     def set(self, value: Any) -> None:
         if value != (self.prefetch is not None):
-            self.prefetch = Prefetch(self.live, self.live.loop.fail_knob) if value else None
+            self.prefetch = Prefetch(self.live) if value else None
             self.listen(value)
 
     def effect(self) -> str | None:

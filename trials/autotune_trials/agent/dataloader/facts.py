@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from autotune_spaces.facts import LoaderFacts
 from autotune_trials.agent.dataloader.datasets import fixed_seeds, open_file, own_generator, shards
 from autotune_trials.agent.dataloader.index_stream import batches_in
+from autotune_trials.agent.dataloader.rng_streams import start_method
 from autotune_trials.agent.facts.source_calls import OURS, local_variables
 from autotune_trials.agent.loop.batches import Weight
 
@@ -166,11 +167,7 @@ def starts_anew(context: Any) -> str:
     and run everything outside ``if __name__ == "__main__":``. A script without that guard fails, or
     trains once more in every worker.
     """
-    multiprocessing = context or sys.modules["torch"].multiprocessing
-    method = (
-        multiprocessing.get_start_method(allow_none=True)
-        or multiprocessing.get_all_start_methods()[0]
-    )
+    method = start_method(context)
     script = getattr(sys.modules.get("__main__"), "__file__", None)
     if method == "fork" or not script or _guarded(script):
         return ""

@@ -117,18 +117,22 @@ def seeded(seed: int, indices: Any) -> Any:
     return indices
 
 
+def start_method(context: Any) -> str:
+    """How the workers of a loader with this ``multiprocessing_context`` start."""
+    multiprocessing = context or sys.modules["torch"].multiprocessing
+    # allow_none: otherwise the call fixes the method, and the job could no longer set it
+    method = multiprocessing.get_start_method(allow_none=True)
+    return str(method or multiprocessing.get_all_start_methods()[0])
+
+
 def workers_find_us(context: Any) -> bool:
     """Whether worker processes can unpickle :class:`SeededIndices`: forked workers always can,
     others if the environment still makes them import the agent.
     """
-    multiprocessing = context or sys.modules["torch"].multiprocessing
-    # allow_none: otherwise the call fixes the method, and the job could no longer set it
-    method = multiprocessing.get_start_method(allow_none=True)
-    method = method or multiprocessing.get_all_start_methods()[0]
     door = os.path.join(
         os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "bootstrap", "inject"
     )
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return method == "fork" or (
+    return start_method(context) == "fork" or (
         "AUTOTUNE_SESSION" in os.environ and door in map(os.path.abspath, path)
     )

@@ -159,12 +159,36 @@ EVENTS = tuple(name for name in vars(Listener) if not name.startswith("_"))
 
 
 class Events:
-    """For each event, an attribute with the methods to call, looked up in advance."""
+    """For each event, the methods to call, looked up in advance."""
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, event: str) -> tuple[Callable[..., Any], ...]:
-            """The methods to call at ``event``, one of EVENTS."""
+    device_found: tuple[Callable[[Any], None], ...]
+    loader_built: tuple[Callable[[Any, FrameType], None], ...]
+    optimizer_built: tuple[Callable[[Any, FrameType, bool], None], ...]
+    went_on: tuple[Callable[[], None], ...]
+    batch_requested: tuple[Callable[[TrackedLoader], None], ...]
+    batch_given: tuple[Callable[[GivenBatch], None], ...]
+    epoch_started: tuple[Callable[[TrackedLoader], None], ...]
+    epoch_ended: tuple[Callable[[TrackedLoader], None], ...]
+    iterator_dropped: tuple[Callable[[TrackedLoader], None], ...]
+    workers_ending: tuple[Callable[[TrackedLoader], None], ...]
+    workers_ended: tuple[Callable[[TrackedLoader], None], ...]
+    module_called: tuple[Callable[[Entry, tuple[Any, ...], dict[str, Any]], Context | None], ...]
+    evaluated: tuple[Callable[[Entry, tuple[Any, ...]], Context | None], ...]
+    other_evaluated: tuple[Callable[[], None], ...]
+    backward_started: tuple[Callable[[Any, Any], None], ...]
+    backward_arguments: tuple[Callable[[Any, Any], tuple[Any, Any]], ...]
+    backward_ended: tuple[Callable[[], None], ...]
+    backward_failed: tuple[Callable[[], None], ...]
+    stepping_changed: tuple[Callable[[Any], None], ...]
+    step_started: tuple[Callable[[Any], None], ...]
+    closure_called: tuple[Callable[[Any], None], ...]
+    step_failed: tuple[Callable[[Any], None], ...]
+    step_ended: tuple[Callable[[Any, bool], None], ...]
+    manual_step: tuple[Callable[[Any], None], ...]
+    started_over: tuple[Callable[[], None], ...]
+    iteration_ending: tuple[Callable[[Iteration, float | None], None], ...]
+    iteration_ended: tuple[Callable[[Iteration], None], ...]
+    metric_told: tuple[Callable[[str, Any], None], ...]
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []

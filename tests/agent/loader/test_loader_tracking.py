@@ -624,3 +624,16 @@ def test_a_stream_that_only_seeds_its_workers_does_not_split_its_data():
     assert shards(ShardedStream(8))
     assert not shards(Seeding(8))
     assert not shards(Stream(8), seed_worker)
+
+
+class Settings(dict):
+    """A dictionary read by attributes: unknown ones raise KeyError."""
+
+    __getattr__ = dict.__getitem__
+
+
+def test_a_stream_that_holds_an_odd_object_is_read():
+    stream = ShardedStream(8)
+    stream.settings = Settings(rate=1)
+    assert shards(stream)
+    assert not shards(Settings(rate=1), Settings(rate=2))

@@ -5,6 +5,7 @@ a generator of its own, reads from a file that it keeps open, or has changed.
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import random
 import sys
@@ -43,18 +44,16 @@ def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
     visited: set[int] = set()
     asks = counts = False
     for item in pending:  # grows
-        item = getattr(item, "__func__", item)
+        item = _function(item)
         if id(item) in visited or len(visited) >= _SCANS:
             continue
         visited.add(id(item))
-        code = getattr(item, "__code__", None)
-        if isinstance(code, CodeType):
-            names = _names(code)
+        if isinstance(item, FunctionType):
+            names = _names(item.__code__)
             asks, counts = asks or bool(names & _ASKS), counts or "num_workers" in names
             if names & _SPLITS or (asks and counts):
                 return True
-            scope = getattr(item, "__globals__", {})
-            named = [scope.get(name) for name in names]
+            named = [item.__globals__.get(name) for name in names]
             pending += filter(_worth_a_look, [*named, *_enclosed(item).values()])
         elif isinstance(item, type):
             if "Sharding" in item.__name__:
@@ -376,15 +375,20 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _function(value: Any) -> Any:
+    """What a method, property or decorated function was made of. An attribute of a job's own object
+    could raise anything.
+    """
     if isinstance(value, property):
         return value.fget
-    return getattr(value, "__wrapped__", value)
+    if isinstance(value, (MethodType, classmethod, staticmethod)):
+        value = value.__func__
+    return inspect.getattr_static(value, "__wrapped__", value)
 
 
 def _worth_a_look(value: Any) -> bool:
     """A Python function or class outside torch and the standard library."""
-    value = getattr(value, "__func__", value)
-    return (isinstance(value, type) or hasattr(value, "__code__")) and not _of_library(value)
+    value = _function(value)
+    return isinstance(value, (type, FunctionType)) and not _of_library(value)
 
 
 def _filled(cell: Any) -> bool:

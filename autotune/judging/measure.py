@@ -217,7 +217,7 @@ def compare_sides(
 class _Observed:
     observation: Observation
     samples: float  # per iteration
-    peak_gib: float = math.inf  # unknown: of an earlier version
+    peak_gib: float
 
 
 def _decide_interleaving(

@@ -10,7 +10,7 @@ from typing import Any
 
 from autotune.errors import InputError
 from autotune.secrets import mask_url
-from autotune.tracking.stores import Store, mlflow_installed
+from autotune.tracking.stores import Store
 
 REQUEST_TIMEOUT_S = 8
 DATABASE_TIMEOUT_S = 15.0
@@ -98,7 +98,7 @@ def require_answer(store: Store, where: str = "tracking uri") -> None:
     Raises:
         InputError: it does not.
     """
-    if not mlflow_installed() or (store.database is not None and not store.database.exists()):
+    if store.database is not None and not store.database.exists():
         return
     trouble = ask(store)
     if trouble:

@@ -222,9 +222,7 @@ class Sender:
             case "trial":
                 self._trial(event)
             case "trial_artifact":
-                # a spool of an earlier version has no "trial"
-                trial = event.data.get("trial", event.key.rpartition("|")[0])
-                self._artifact(self._key(trial), event)
+                self._artifact(self._key(event.data["trial"]), event)
             case "trial_series":
                 self._series(event)
             case "artifact":

@@ -9,7 +9,6 @@ others          databases and managed services, as MLflow knows them
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import tempfile
 import urllib.parse
@@ -48,10 +47,6 @@ class Store:
     def local(self) -> bool:
         """Whether writing takes only milliseconds, so that it may be done between two trials."""
         return self.kind == "sqlite"
-
-
-def mlflow_installed() -> bool:
-    return importlib.util.find_spec("mlflow") is not None
 
 
 def resolve(
@@ -148,44 +143,18 @@ def preflight(
 
 def _check_sqlite(path: Path, where: str) -> None:
     try:
-        os.lstat(path)
-    except FileNotFoundError:
-        pass
-    # a name too long, a file where a directory should be, no permission
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"no such file can be created: {why}",
-            where=where,
-            expected=EXPECTED,
-            remedy="choose another file",
-        ) from None
-    if path.is_dir():
-        raise InputError(
-            f"{path} is a directory",
-            where=where,
-            expected="a file, which MLflow creates if it does not exist",
-        )
-    if path.exists():
-        if not os.access(path, os.R_OK | os.W_OK):
-            raise InputError(
-                f"{path} cannot be written",
-                where=where,
-                remedy="change its permissions, or choose another file",
-            )
-        with open(path, "rb") as file:
-            head = file.read(16)
-        if head and head != b"SQLite format 3\0":
-            raise InputError(f"{path} is not a sqlite database", where=where, expected=EXPECTED)
-    folder = path.parent
-    while not folder.exists():
-        folder = folder.parent
-    try:
-        with tempfile.TemporaryFile(dir=folder):  # os.access always says yes to root
+        if path.exists():
+            with open(path, "r+b") as file:
+                head = file.read(16)
+            if head and head != b"SQLite format 3\0":
+                raise InputError(f"{path} is not a sqlite database", where=where, expected=EXPECTED)
+        folder = next(folder for folder in path.parents if folder.exists())
+        with tempfile.TemporaryFile(dir=folder):  # SQLite writes its journal beside the database
             pass
-    except OSError:
+    except OSError as error:
         raise InputError(
-            f"{folder} cannot be written, so {path.name} cannot be created in it",
+            f"{path} cannot be written: {error.strerror}",
             where=where,
-            remedy="choose another directory",
+            expected="a file that MLflow can write, or create",
+            remedy="change its permissions, or choose another file",
         ) from None

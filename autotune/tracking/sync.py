@@ -14,7 +14,7 @@ from autotune.errors import InputError
 from autotune.secrets import MASK, mask_text
 from autotune.tracking.client import reason, require_answer
 from autotune.tracking.spool import SpoolPaths
-from autotune.tracking.stores import EXPECTED, Store, mlflow_installed, preflight
+from autotune.tracking.stores import EXPECTED, Store, preflight
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,6 @@ def sync(run_dir: Path, uri: str | None = None, experiment: str | None = None) -
     store = preflight(chosen, run_dir, where)
     if store is None:
         raise InputError("no store to send to", where="--uri", expected=EXPECTED)
-    if not mlflow_installed():
-        raise InputError(
-            "mlflow is not installed", where="autotune sync", remedy="pip install mlflow"
-        )
     require_answer(store, where)
     from autotune.tracking.mlflow import Sender
 

@@ -21,7 +21,7 @@ from autotune.secrets import MASK, is_secret, mask_secrets, secret_values
 from autotune.tracking.base import Tracker
 from autotune.tracking.pump import Pump
 from autotune.tracking.spool import Spool, SpoolPaths, finite_or_words
-from autotune.tracking.stores import Store, mlflow_installed, resolve
+from autotune.tracking.stores import Store, resolve
 from autotune_trials.paths import publish
 
 Say = Callable[[str], None]
@@ -79,18 +79,13 @@ class StudyTracker(Tracker):
         metrics: Mapping[str, float],
         tags: Mapping[str, str],
     ) -> None:
-        numbers = {
-            k: v if v == v and abs(v) != float("inf") else str(v)
-            for k, v in metrics.items()
-            if v is not None
-        }
         self._note(
             "trial",
             key,
             {
                 "name": name,
                 "params": self._clean(params),
-                "metrics": numbers,
+                "metrics": finite_or_words(metrics),
                 "tags": self._clean(tags),
             },
         )
@@ -196,7 +191,7 @@ def open_tracker(
         uri: "auto" (sqlite beside the run directory), None (spool only), or what MLflow accepts.
         env: the job's own environment variables; values of those that look like secrets are never
             recorded.
-        say: called with one line if MLflow is missing or fails.
+        say: called with one line if MLflow fails.
 
     Raises:
         InputError: not a tracking URI.
@@ -208,13 +203,6 @@ def open_tracker(
             raise
         store = None  # such as a run directory whose name sqlite cannot express
         say(f"{error.found}: the study is recorded in the run directory only.")
-    online = not offline
-    if store is not None and online and not mlflow_installed():
-        say(
-            "mlflow is not installed: the study is recorded in the run directory only; `autotune"
-            " sync` sends it once mlflow is installed."
-        )
-        online = False
     return StudyTracker(
-        run_dir, store, experiment, online=online, env={**os.environ, **(env or {})}, say=say
+        run_dir, store, experiment, online=not offline, env={**os.environ, **(env or {})}, say=say
     )

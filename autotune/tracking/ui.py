@@ -10,7 +10,7 @@ from pathlib import Path
 from autotune.errors import InputError
 from autotune.job.run_dir import RUNS
 from autotune.secrets import MASK
-from autotune.tracking.stores import EXPECTED, Store, mlflow_installed, resolve
+from autotune.tracking.stores import EXPECTED, Store, resolve
 from autotune.tracking.sync import target_of
 
 PORTS_TRIED = 20
@@ -41,10 +41,6 @@ def store_to_show(run_dir: Path | None, uri: str | None) -> Store:
             else "run `autotune run` first, or name a run directory or --uri"
         )
         raise InputError(f"nothing is recorded in {store.database} yet", where=where, remedy=remedy)
-    if store.kind != "http" and not mlflow_installed():
-        raise InputError(
-            "mlflow is not installed", where="autotune ui", remedy="pip install mlflow"
-        )
     return store
 
 

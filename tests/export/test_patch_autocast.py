@@ -181,44 +181,6 @@ def test_regions(tmp_path: Path, before: str, after: str) -> None:
     ).strip("\n")
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (
-            "# both\ncriterion(model(x), y).backward()  # at once",
-            "criterion(model(x), y)\nloss.backward()  # at once",
-        ),
-        (
-            "(criterion(model(x), y) / 4).backward(retain_graph=True)",
-            "criterion(model(x), y) / 4\nloss.backward(retain_graph=True)",
-        ),
-        (
-            "(b := criterion(model(x), y)).backward()",
-            "(b := criterion(model(x), y))\nloss.backward()",
-        ),
-        (
-            "(criterion(model(x), y)\n / 4).backward()",
-            "(criterion(model(x), y)\n     / 4)\nloss.backward()",
-        ),
-    ],
-)
-def test_a_loss_without_a_name_is_given_one(tmp_path: Path, before: str, after: str) -> None:
-    text = source(before)
-    backward = before.partition("\n")[2].partition("  #")[0] if before.startswith("#") else before
-    if "\n" in backward:
-        backward = source(backward).partition("loader:\n        ")[2].partition("\n\n\ntrain(")[0]
-    found = training(text, "model(x)", backward, OUTER)
-    wanted = 'with torch.autocast(device_type="cpu", dtype=torch.bfloat16):\n    loss = ' + after
-    assert (
-        loop_of(patched(tmp_path, text, found, {"amp_dtype": "bfloat16"}))
-        == ("# both\n" if "both" in before else "") + wanted
-    )
-    assert (
-        "give the loss a line"
-        in refusals(tmp_path, text, found, {"amp_dtype": "float16"}, "cuda")["amp_dtype"]
-    )
-
-
 def test_forward_in_a_function_of_its_own(tmp_path: Path) -> None:
     text = """import torch
 
@@ -529,35 +491,6 @@ def test_a_librarys_loop_is_refused_with_its_own_option(tmp_path: Path) -> None:
         "no call of the model followed by a backward"
         in refusals(tmp_path, text, JobSites(), {"amp_dtype": "bfloat16"})["amp_dtype"]
     )
-
-
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ("loss = f(model(x), y)\nif train:\n    loss.backward()\n    optimizer.step()", True),
-        ("loss = f(model(x), y)\nif train:\n    log(x)\nelse:\n    loss.backward()", True),
-        ("loss = f(model(x), y)\nif not train:\n    continue\nloss.backward()", True),
-        (
-            "with torch.set_grad_enabled(train):\n    loss = f(model(x), y)\n    loss.backward()",
-            True,
-        ),
-        ("if train:\n    loss = f(model(x), y)\n    loss.backward()", False),
-        (
-            "loss = f(model(x), y)\nif a:\n    loss.backward()\nelse:\n    scaler.scale(loss).backward()",
-            False,
-        ),
-        ("with timer:\n    loss = f(model(x), y)\nloss.backward()", False),
-    ],
-)
-def test_a_forward_without_a_backward_would_be_under_autocast_too(
-    tmp_path: Path, body: str, said: bool
-) -> None:
-    text = source(body)
-    (tmp_path / "train.py").write_text(text)
-    found = training(text, "model(x)", "loss.backward()", OUTER)
-    (written,) = make_patch(tuned(tmp_path, found, {"amp_dtype": "bfloat16"})).written
-    notes = " ".join(written.change.notes)
-    assert ("holds where no backward follows, too: if the same lines evaluate" in notes) == said
 
 
 HELPER = """import torch

@@ -7,8 +7,6 @@ function that makes both, directly or not; if in different blocks, in the block 
     loss = criterion(out, y)                  out = model(x)
     loss.backward()                           loss = criterion(out, y)
                                           loss.backward()
-
-If the loss has no name, it gets one: ``criterion(model(x), y).backward()`` becomes two statements.
 """
 
 from __future__ import annotations
@@ -16,14 +14,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import libcst as cst
 import libcst.matchers as m
 
 from autotune.export.patch.context import Change, Context, at, change
-from autotune.export.patch.edits import Edit, Rewrite, Wrap, within
-from autotune.export.patch.scaling import BACKWARD, leaves, scaled
+from autotune.export.patch.edits import Edit, Wrap
+from autotune.export.patch.scaling import scaled
 from autotune.export.patch.source import Block, Refused, SourceFile, Statement
 from autotune.export.patch.start import need_torch
 from autotune_spaces.sites import SourceCall
@@ -31,17 +28,13 @@ from autotune_spaces.sites import SourceCall
 
 @dataclass(frozen=True)
 class Region:
-    """Statements of one block: ``first`` to ``last`` make the forward, ``backward`` follows them.
-
-    It is ``first`` itself if forward and backward are one statement.
-    """
+    """Statements of one block: ``first`` to ``last`` make the forward, whose backward follows."""
 
     file: SourceFile
     block: Block
     first: Statement
     last: cst.BaseStatement
-    backward: Statement
-    call: cst.Call  # the backward call
+    backward: cst.Call
 
 
 def autocast(context: Context) -> Change:
@@ -60,9 +53,12 @@ def autocast(context: Context) -> Change:
             f'{torch}.autocast(device_type="{context.tuned.provenance.job_device}",'
             f" dtype={torch}.{context.value('amp_dtype')})"
         )
-        edits += [*need_torch(region.file), _written(region, header)]
+        edits += [*need_torch(region.file), Wrap(region.file, region.first, region.last, header)]
         where.append(at(region.file, region.file.line(region.first)))
-    notes = [*_also_inside(context), *(note for region in regions for note in _at_times(region))]
+    notes = [
+        *_also_inside(context),
+        "where the same lines evaluate, they do so under autocast, too; in the trials they did not",
+    ]
     _keep_apart(regions)
     if context.value("amp_dtype") == "float16":
         backwards = {(b.stack[0].file, b.stack[0].line) for b in context.sites.backwards if b.stack}
@@ -71,15 +67,16 @@ def autocast(context: Context) -> Change:
                 "backward() is called in several places; gradient scaling must be written by hand"
                 " for each"
             )
-        file = regions[0].file
-        function = file.function(regions[0].call)
+        [region] = regions
+        file = region.file
+        function = file.function(region.backward)
         found = m.findall(function, m.Call(func=m.Attribute(attr=m.Name("backward"))))
         if sum(file.function(call) is function for call in found) > 1:
             raise Refused(
-                f"{at(regions[0].file, regions[0].file.line(regions[0].call))} is not the only"
-                " backward() there; gradient scaling must be written by hand for each"
+                f"{at(file, file.line(region.backward))} is not the only backward() there; gradient"
+                " scaling must be written by hand for each"
             )
-        edits += scaled(context, regions[0].file, regions[0].block, regions[0].call)
+        edits += scaled(context, file, region.block, region.backward)
     return change(edits, where, notes)
 
 
@@ -119,77 +116,12 @@ def _also_inside(context: Context) -> list[str]:
     return notes
 
 
-def _at_times(region: Region) -> list[str]:
-    """A note if the region may run without its backward, as in a loop that also evaluates."""
-    file, body = region.file, list(region.block.body)
-    before = body[body.index(region.first) : body.index(region.backward)]
-    depends = [
-        statement
-        for _, statement in file.blocks(region.call)
-        if statement is region.backward or region.backward in file.parents(statement)
-    ]
-    headers = [p.items for p in file.parents(region.first) if isinstance(p, cst.With)]
-    switched = any(m.findall(item, SWITCHED) for items in headers for item in items)
-    if not switched and not any(map(_may_skip, depends)) and not any(map(leaves, before)):
-        return []
-    return [
-        f"the `with` at {at(file, file.line(region.first))} holds where no backward follows, too: if"
-        " the same lines evaluate, they do so under autocast, which the trials did not"
-    ]
-
-
-def _may_skip(statement: Statement) -> bool:
-    """Whether it is an ``if`` with a branch that has no backward."""
-    if not isinstance(statement, cst.If):
-        return False
-    called = m.Attribute(attr=m.Name("backward"))
-    branches = (statement.body, statement.orelse)
-    return not all(part is not None and m.findall(part, called) for part in branches)
-
-
 def _before(file: SourceFile, call: cst.Call) -> list[cst.CSTNode]:
     """The statements of the function around ``call`` that may run before it, innermost first."""
     return [
         before
         for block, statement in file.blocks(call)
         for before in block.body[: list(block.body).index(statement)]
-    ]
-
-
-def _written(region: Region, header: str) -> Edit:
-    if region.backward is not region.first:
-        return Wrap(region.file, region.first, region.last, header)
-    taken = {
-        node.value for node in m.findall(region.file.module, m.Name()) if isinstance(node, cst.Name)
-    }
-    name = next(
-        name
-        for name in itertools.chain(
-            ["loss", "batch_loss"], (f"loss_{n}" for n in itertools.count(1))
-        )
-        if name not in taken
-    )
-    return Rewrite(region.file, region.first, partial(_named, header=header, name=name))
-
-
-def _named(statement: cst.SimpleStatementLine, header: str, name: str) -> list[cst.BaseStatement]:
-    """Split ``EXPRESSION.backward()``: assign the expression to ``name`` under ``header`` first."""
-    call = cst.ensure_type(cst.ensure_type(statement.body[0], cst.Expr).value, cst.Call)
-    method = cst.ensure_type(call.func, cst.Attribute)
-    loss = method.value
-    walrus = isinstance(loss, cst.NamedExpr)
-    if loss.lpar and not walrus and "\n" not in cst.Module([]).code_for_node(loss):
-        loss = loss.with_changes(lpar=loss.lpar[1:], rpar=loss.rpar[:-1])
-    made = cst.SimpleStatementLine(
-        [cst.Assign([cst.AssignTarget(cst.Name(name))], loss)],
-        leading_lines=statement.leading_lines,
-    )
-    backward = call.with_changes(func=method.with_changes(value=cst.Name(name)))
-    return [
-        within(header, [made]),
-        statement.with_changes(
-            leading_lines=(), body=[statement.body[0].with_changes(value=backward)]
-        ),
     ]
 
 
@@ -231,12 +163,10 @@ def _region(
     block, first, last = _common(file, model, gradient)
     where = f"{at(file, begin.line)} and {at(file, end.line)}"
     if first is last:
-        if context.value("amp_dtype") == "float16" or not _nameless(file, last, model, gradient):
-            raise Refused(
-                f"forward and backward are one statement at {at(file, begin.line)}; give the loss a"
-                " line of its own"
-            )
-        return Region(file, block, first, first, last, gradient)
+        raise Refused(
+            f"forward and backward are one statement at {at(file, begin.line)}; give the loss a"
+            " line of its own"
+        )
     body = list(block.body)
     if body.index(first) > body.index(last):
         raise Refused(
@@ -254,7 +184,7 @@ def _region(
     # another backward through the same forward needs what follows this one's loss, too
     again = any(site.forward < 0 for site in context.sites.backwards)
     inside = _without_zero_grad(inside) if again else _forward(inside, gradient)
-    return Region(file, block, first, inside[-1], last, gradient)
+    return Region(file, block, first, inside[-1], gradient)
 
 
 def _nothing_below(context: Context, calls: Sequence[SourceCall]) -> None:
@@ -291,15 +221,6 @@ def _has_tensor_calls(part: cst.CSTNode) -> bool:
     """Whether ``part`` has a call that may compute with tensors, or a ``@``."""
     return any(not m.matches(call, WITHOUT_TENSORS) for call in m.findall(part, m.Call())) or bool(
         m.findall(part, m.MatrixMultiply())
-    )
-
-
-def _nameless(file: SourceFile, statement: Statement, model: cst.Call, gradient: cst.Call) -> bool:
-    """Whether ``statement`` is ``EXPRESSION.backward()`` with the model's call in EXPRESSION."""
-    if not m.matches(statement, BACKWARD) or gradient.func not in file.parents(model):
-        return False
-    return cst.ensure_type(statement, cst.SimpleStatementLine).body[0] is next(
-        file.parents(gradient)
     )
 
 
@@ -346,9 +267,6 @@ def _assigns(
 GRADLESS = m.OneOf(
     *(m.Attribute(attr=m.Name(name)) for name in ("no_grad", "inference_mode")),
     *(m.Name(name) for name in ("no_grad", "inference_mode")),
-)
-SWITCHED = m.OneOf(
-    GRADLESS, m.Attribute(attr=m.Name("set_grad_enabled")), m.Name("set_grad_enabled")
 )
 # the job's own GradScaler, switched off: its product needs no autocast
 SCALED = m.Call(func=m.Attribute(attr=m.Name("scale")), args=[m.Arg()])

@@ -46,16 +46,7 @@ class Wrap:
     header: str
 
 
-@dataclass(frozen=True)
-class Rewrite:
-    """Replace a statement by the statements ``change(statement)``; inner changes come first."""
-
-    file: SourceFile
-    statement: cst.BaseStatement
-    change: Callable[[Any], Sequence[cst.BaseStatement]]
-
-
-Edit = Replace | Insert | Wrap | Rewrite
+Edit = Replace | Insert | Wrap
 
 
 def apply(file: SourceFile, edits: Sequence[Edit]) -> str:
@@ -74,7 +65,6 @@ class _Editor(cst.CSTTransformer):
                 self.replaces.setdefault(edit.node, []).append(edit)
         self.inserts = [e for e in edits if isinstance(e, Insert)]
         self.wraps = [e for e in edits if isinstance(e, Wrap)]
-        self.rewrites = {e.statement: e for e in edits if isinstance(e, Rewrite)}
 
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         for replace in self.replaces.get(original_node, ()):
@@ -86,21 +76,20 @@ class _Editor(cst.CSTTransformer):
         return updated_node
 
     def _body(self, before: Sequence[Any], after: Sequence[Any]) -> list[Any] | None:
-        """A block's statements with inserts, wraps and rewrites applied; None if it has none."""
+        """A block's statements with inserts and wraps applied; None if it has none."""
         here = set(before)
         inserts = [e for e in self.inserts if e.beside in here]
         wraps = [e for e in self.wraps if e.first in here]
-        if not inserts and not wraps and not here & self.rewrites.keys():
+        if not inserts and not wraps:
             return None
         pieces: list[list[Any]] = []
         for old, new in zip(before, after, strict=True):
-            statements = self.rewrites[old].change(new) if old in self.rewrites else [new]
-            pieces.append([*_lines(inserts, old, False), *statements, *_lines(inserts, old, True)])
+            pieces.append([*_lines(inserts, old, False), new, *_lines(inserts, old, True)])
         for wrap in wraps:
             first, last = before.index(wrap.first), before.index(wrap.last)
             inner = [statement for piece in pieces[first : last + 1] for statement in piece]
             pieces[first : last + 1] = [
-                [within(wrap.header, inner)],
+                [_within(wrap.header, inner)],
                 *([] for _ in range(last - first)),
             ]
         return [statement for piece in pieces for statement in piece]
@@ -128,7 +117,7 @@ def _lines(
     return [*plain, *set_off]
 
 
-def within(header: str, statements: Sequence[Any]) -> cst.With:
+def _within(header: str, statements: Sequence[Any]) -> cst.With:
     """``with header:`` around ``statements``; comments above the first one stay above the with."""
     first, *rest = statements
     wrapped = cst.ensure_type(cst.parse_statement(f"with {header}:\n    pass\n"), cst.With)

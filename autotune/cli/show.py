@@ -109,7 +109,7 @@ def _print(result: Result, run_dir: Path, parts: Sequence[str]) -> None:
         "gains": lambda console: print_gains(console, result),
         "summary": lambda console: print_result_summary(console, result),
         "findings": lambda console: console.print(findings_group(result)),
-        "operators": lambda console: print_operators(console, result.explanation, str(run_dir)),
+        "operators": lambda console: print_operators(console, result.explanation, run_dir),
         "trials": lambda console: print_trials(console, result),
     }
 

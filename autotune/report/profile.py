@@ -20,14 +20,14 @@ from autotune.report.terminal.closing import time_section
 from autotune.report.terminal.layout import bare_table, indented, listed, section
 from autotune.report.text import story
 from autotune.report.text.findings import findings_group
-from autotune.report.text.operators import row_words
+from autotune.report.text.operators import TOP, operator_table
 from autotune.report.text.summary import TOOLS, result_summary, summary_group
 from autotune.report.text.written import written_lines
 from autotune.results import Interval, LossState, LossVerdict, Profile, Result, RunVerdict
 from autotune_trials.paths import publish
 
 PAGE = "profile.html"
-TOP_OPERATORS = 5
+FIGURES = ("self", "share", "calls")  # of an operator
 OPEN_WITH = "ui.perfetto.dev or chrome://tracing"
 
 
@@ -152,27 +152,9 @@ def print_profile(console: Console, profile: Profile, directory: Path, job: Path
 def _operators(console: Console, side: Side) -> None:
     if not side.operators:
         return
-    table = bare_table()
-    for title, right in (
-        ("operator", False),
-        ("self time", True),
-        ("share", True),
-        ("calls", True),
-        ("verdict", False),
-    ):
-        table.add_column(
-            title, justify="right" if right else "left", overflow="fold", no_wrap=right
-        )
-    for row in side.operators[:TOP_OPERATORS]:
-        figures = (
-            words.duration_words(row.self_time_s),
-            f"{100 * row.share:.1f}%",
-            f"{row.calls:,}",
-        )
-        table.add_row(Text(words.clean(row.name, 80)), *figures, Text(row_words(row)["verdict"]))
-    more = len(side.operators) - TOP_OPERATORS
+    more = len(side.operators) - TOP
     rest = [Text(f"and {more} more, in {words.clean(side.table)}", style="dim")] if more > 0 else []
-    section(console, "Top operators", table, *rest)
+    section(console, "Top operators", operator_table(side, FIGURES), *rest)
 
 
 def _counters(console: Console, side: Side) -> None:

@@ -178,11 +178,11 @@ def test_plots_are_left_out_where_there_is_nothing_to_draw() -> None:
     assert trials_svg(tuned()) == trials_svg(tuned()), "the same result makes the same picture"
 
 
-@pytest.mark.parametrize("name", list(samples()))
-def test_loss_plot_is_a_png(name: str, tmp_path: Path) -> None:
+def test_loss_plot_is_a_png(tmp_path: Path) -> None:
     import matplotlib.image
 
-    write_loss_plot(samples()[name], tmp_path / "loss.png")
+    write_loss_plot(samples()["nothing"], tmp_path / "none.png")
+    write_loss_plot(tuned(), tmp_path / "loss.png")
     picture = matplotlib.image.imread(tmp_path / "loss.png")
     assert picture.shape[0] > 300
     assert picture[0, 0, :3] == pytest.approx([1, 1, 1]), "white, wherever it is shown"

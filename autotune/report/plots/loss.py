@@ -28,22 +28,13 @@ def has_loss_curves(result: Result) -> bool:
 
 
 def write_loss_plot(result: Result, path: Path) -> None:
-    """Write the loss plot as PNG on white, atomically; without curves, a picture that says so.
+    """Write the loss plot as PNG on white, atomically; no file if no curve was recorded.
 
     Raises:
         OSError: the directory cannot be written.
     """
     if has_loss_curves(result):
         write_png(lambda axes: _draw(axes[0], axes[1], result, ON_WHITE), path, PANELS)
-    else:
-        write_png(lambda axes: _draw_none(axes[0]), path)
-
-
-def _draw_none(axes: Any) -> None:
-    axes.set_axis_off()
-    axes.text(
-        0.5, 0.5, "no loss curve was recorded", ha="center", va="center", color=ON_WHITE.muted
-    )
 
 
 def _draw(curves: Any, differences: Any, result: Result, palette: Palette) -> None:

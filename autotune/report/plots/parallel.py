@@ -19,6 +19,8 @@ MOST_KNOBS = 12  # rows; beyond that, the least important knobs are dropped
 CHARACTERS = 34  # for all values in one row together
 FAN = 0.11  # lines through one value are spread over this share of the row's width
 NAMES = 0.6  # room for the knob names, in row widths
+NAME_TEXT = {"fontsize": 10, "ha": "left", "va": "center", "zorder": 4}
+VALUE_TEXT = {"fontsize": 9.5, "va": "top", "zorder": 4}
 
 
 def parallel_svg(result: Result) -> str:
@@ -90,41 +92,18 @@ def _draw(
     for row, name in enumerate(names):
         values = rows[name]
         axes.plot([0, 1], [row, row], color=palette.line, linewidth=1, zorder=1)
-        label(
-            axes,
-            -NAMES,
-            row,
-            words.clean(name, 20),
-            palette.ink,
-            fontsize=10,
-            ha="left",
-            va="center",
-            zorder=4,
-        )
+        label(axes, -NAMES, row, words.clean(name, 20), palette.ink, **NAME_TEXT)
         for index, value in enumerate(values):
             x = _at(index, len(values))
             axes.plot([x], [row], "|", color=palette.muted, markersize=7, zorder=2)
             text = words.clean(words.value_words(value), max(CHARACTERS // len(values), 3))
-            long = len(text) > 4  # a centred long label at either end would run out of the picture
-            anchor = (
-                "left"
-                if long and index == 0
-                else "right"
-                if long and index == len(values) - 1
-                else "center"
-            )
-            shift = 0.0 if anchor == "center" else -FAN / 2 if anchor == "left" else FAN / 2
-            label(
-                axes,
-                x + shift,
-                row + 0.14,
-                text,
-                palette.muted,
-                fontsize=9.5,
-                ha=anchor,
-                va="top",
-                zorder=4,
-            )
+            anchor, shift = "center", 0.0
+            # a centred long label at either end would run out of the picture
+            if len(text) > 4 and index == 0:
+                anchor, shift = "left", -FAN / 2
+            elif len(text) > 4 and index == len(values) - 1:
+                anchor, shift = "right", FAN / 2
+            label(axes, x + shift, row + 0.14, text, palette.muted, ha=anchor, **VALUE_TEXT)
     drawn: set[str] = set()
     best = max(trials, key=lambda t: t.speedup or 0.0)
     for order, trial in enumerate(sorted(trials, key=lambda t: t.speedup or 0.0)):
@@ -149,32 +128,15 @@ def _draw(
         )
         drawn.add(said)
     axes.plot([0, 1], [last, last], color=palette.muted, linewidth=1.2, zorder=1)
-    label(
-        axes,
-        -NAMES,
-        last,
-        trial_gain_name(result),
-        palette.ink,
-        fontsize=10,
-        ha="left",
-        va="center",
-        fontweight="bold",
-    )
+    gain = trial_gain_name(result)
+    label(axes, -NAMES, last, gain, palette.ink, fontweight="bold", **NAME_TEXT)
     for speed in sorted({low, 1.0, high}):
         x = (speed - low) / span
         axes.plot([x], [last], "|", color=palette.muted, markersize=7)
         if speed != 1.0 or (0.15 < x < 0.85) or speed in (low, high):
-            label(
-                axes,
-                x,
-                last + 0.14,
-                words.factor_words(speed),
-                palette.muted,
-                fontsize=9.5,
-                va="top",
-                zorder=4,
-                ha="left" if x < 0.15 else "right" if x > 0.85 else "center",
-            )
+            anchor = "left" if x < 0.15 else "right" if x > 0.85 else "center"
+            said = words.factor_words(speed)
+            label(axes, x, last + 0.14, said, palette.muted, ha=anchor, **VALUE_TEXT)
     axes.set_axis_off()
     axes.set_xlim(-NAMES, 1.08)
     axes.set_ylim(last + 0.5, -0.35)

@@ -26,8 +26,8 @@ def waterfall_svg(result: Result) -> str:
     )
 
 
-def write_waterfall_plot(result: Result, path: Path) -> bool:
-    """Write the plot as PNG on white; if there are no steps, write nothing and return False.
+def write_waterfall_plot(result: Result, path: Path) -> None:
+    """Write the plot as PNG on white, atomically; no file if there are no steps.
 
     Raises:
         OSError: the directory cannot be written.
@@ -35,7 +35,6 @@ def write_waterfall_plot(result: Result, path: Path) -> bool:
     steps = drawable(result)
     if steps:
         write_png(lambda axes: _draw(axes[0], result, steps, ON_WHITE), path, size_in=_size(steps))
-    return bool(steps)
 
 
 def drawable(result: Result) -> list[BuildUp]:
@@ -77,8 +76,16 @@ def _draw(axes: Any, result: Result, steps: list[BuildUp], palette: Palette) -> 
         (0.0, highest * 1.04) if lowest < 0.5 or highest > 1.5 else (lowest - 0.1, highest + 0.02)
     )
     rows = len(steps) + 1
+
+    def write_row(row: int, name: str, figure: str, weight: str = "normal") -> None:
+        """Write the text above a bar: its name at the left, its figure at the right."""
+        more = {"fontsize": 10.5, "va": "bottom", "fontweight": weight}
+        top = row - BAR / 2 - 0.06
+        label(axes, left, top, name, palette.ink, ha="left", **more)
+        label(axes, right, top, figure, palette.ink, ha="right", **more)
+
     axes.barh(0, 1.0 - left, BAR, left=left, color=palette.muted, alpha=0.55)
-    _row(axes, palette, 0, left, right, "the job as it is", "1×")
+    write_row(0, "the job as it is", "1×")
     before = 1.0
     for row, step in enumerate(steps, 1):
         last = step.source == "confirmed"
@@ -103,27 +110,10 @@ def _draw(axes: Any, result: Result, steps: list[BuildUp], palette: Palette) -> 
             color=palette.good if gained else palette.warn,
         )
         if words.known(step.low) and words.known(step.high):
-            axes.plot(
-                [step.low, step.high],
-                [row, row],
-                color=palette.ink,
-                linewidth=1.6,
-                solid_capstyle="butt",
-            )
-            for bound in (step.low, step.high):
-                axes.plot(
-                    [bound, bound], [row - 0.09, row + 0.09], color=palette.ink, linewidth=1.6
-                )
-        _row(
-            axes,
-            palette,
-            row,
-            left,
-            right,
-            words.clean(step_words(result, step), LONGEST_LABEL),
-            words.factor_words(step.cumulative),
-            bold=last,
-        )
+            bounds = [step.low, step.high]
+            axes.plot(bounds, [row, row], "|-", color=palette.ink, linewidth=1.6, markersize=7)
+        name = words.clean(step_words(result, step), LONGEST_LABEL)
+        write_row(row, name, words.factor_words(step.cumulative), "bold" if last else "normal")
         before = step.cumulative
     axes.set_xlim(left, right)
     axes.set_ylim(rows - 1 + 0.45, -0.72)
@@ -131,39 +121,3 @@ def _draw(axes: Any, result: Result, steps: list[BuildUp], palette: Palette) -> 
     axes.spines["left"].set_visible(False)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel(f"{gain_name(result)} over the baseline")
-
-
-def _row(
-    axes: Any,
-    palette: Palette,
-    row: int,
-    left: float,
-    right: float,
-    name: str,
-    figure: str,
-    bold: bool = False,
-) -> None:
-    """Draw the text above a bar."""
-    weight = "bold" if bold else "normal"
-    label(
-        axes,
-        left,
-        row - BAR / 2 - 0.06,
-        name,
-        palette.ink,
-        fontsize=10.5,
-        va="bottom",
-        ha="left",
-        fontweight=weight,
-    )
-    label(
-        axes,
-        right,
-        row - BAR / 2 - 0.06,
-        figure,
-        palette.ink,
-        fontsize=10.5,
-        va="bottom",
-        ha="right",
-        fontweight=weight,
-    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -10,8 +11,9 @@ from rich.table import Table
 
 from autotune import words
 from autotune.explain.peaks import UNITS
-from autotune.explain.records import Explanation, Operator, Peak
+from autotune.explain.records import Explanation, Operator, Peak, Side
 from autotune.report.plots.roofline import roofline_svg
+from autotune.report.terminal.layout import bare_table
 from autotune.words import SIDES, scaled_words
 
 FIGURES = ("self", "share", "total", "calls", "mean", "min", "max")
@@ -121,47 +123,39 @@ def peak_rows(peaks: Sequence[Peak]) -> list[dict[str, str]]:
     return rows
 
 
-def print_operators(console: Console, explanation: Explanation, run_dir: str = "") -> None:
+def operator_table(side: Side, figures: Sequence[str]) -> Table:
+    """A side's operators that take the most time. ``figures``: columns of :func:`row_words`."""
+    table = bare_table(2)
+    table.add_column("operator", overflow="fold")
+    for head in figures:
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("verdict", overflow="fold")
+    for row in map(row_words, side.operators[:TOP]):
+        table.add_row(row["name"], *(row[head] for head in figures), row["verdict"])
+    return table
+
+
+def print_operators(console: Console, explanation: Explanation, run_dir: Path) -> None:
     """Print the operators and peaks in the terminal."""
     if not any(side.operators for side in explanation.sides.values()):
         console.print(words.why_not_profiled(explanation))
         return
     for name, side in explanation.sides.items():
-        title = (
-            f"{words.clean(SIDES.get(name, name), 60)}: the {min(TOP, len(side.operators))}"
-            " operators that take the most time"
-        )
-        table = Table(
-            title=title,
-            title_justify="left",
-            title_style="bold",
-            box=None,
-            pad_edge=False,
-            show_edge=False,
-        )
-        table.add_column("operator")
-        for head in FIGURES:
-            table.add_column(head, justify="right", no_wrap=True)
-        table.add_column("verdict")
         shown = [row_words(row) for row in side.operators[:TOP]]
-        for row in shown:
-            table.add_row(row["name"], *(row[head] for head in FIGURES), row["verdict"])
-        console.print(table)
+        who = words.clean(SIDES.get(name, name), 60)
+        title = f"{who}: the {len(shown)} operators that take the most time"
+        console.print(title, style="bold")
+        console.print(operator_table(side, FIGURES))
         for row in shown:
             console.print(
                 f"  {row['name']} {row['shapes']}" + (f": {row['why']}" if row["why"] else "")
             )
         if side.table:
             console.print(
-                f"  all {len(side.operators)} and more columns:"
-                f" {words.clean(f'{run_dir}/{side.table}' if run_dir else side.table)}"
+                f"  all {len(side.operators)} and more columns: {words.clean(run_dir / side.table)}"
             )
         console.print()
-    _print_peaks(console, peak_rows(explanation.peaks))
-
-
-def _print_peaks(console: Console, rows: Sequence[Mapping[str, str]]) -> None:
-    for row in rows:
+    for row in peak_rows(explanation.peaks):
         vendor = f", vendor {row['vendor']}" if row["vendor"] else ""
         console.print(f"  {row['name']}: {row['measured']} measured here{vendor}")
 

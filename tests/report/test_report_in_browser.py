@@ -32,7 +32,6 @@ SECTIONS = (
     "parallel",
     "importance",
     "reproduce",
-    "environment",
 )
 FLAGS = [
     "--no-sandbox",

@@ -132,7 +132,7 @@ def test_tuned_page_tells_the_whole_story() -> None:
         "traces/winner.json.gz",
         "autotune launch autotune-runs/digits-cnn/tuned.yaml",
         "python train.py --epochs 5",
-        "packages.numpy",
+        "start-up of the job",
         "gives nothing by itself: the smaller change wins",
     ):
         assert said in page.text, said

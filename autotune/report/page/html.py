@@ -8,8 +8,7 @@ SVG is inserted unescaped.
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,6 @@ from autotune.report.text.operators import section
 from autotune.report.text.reproduce import reproduce
 from autotune.report.text.summary import result_summary
 from autotune.results import Anatomy, Interval, Result, Trial
-from autotune.secrets import mask_command
 from autotune_trials.paths import publish
 
 if TYPE_CHECKING:
@@ -45,7 +43,6 @@ NAVIGATION = {
     "loss": "loss",
     "trials": "trials",
     "reproduce": "reproduce",
-    "environment": "environment",
 }
 LONGEST_TEXT = 600  # characters of job text shown in one cell
 
@@ -132,7 +129,6 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
             commands=story.next_commands(result, run_dir),
             findings=findings_story(result),
             summary=result_summary(result),
-            environment=list(_flat(result.environment)),
             command=words.clean(story.command_words(result), LONGEST_TEXT),
             again=reproduce(result, run_dir),
             run_dir=story.shown_path(run_dir),
@@ -267,26 +263,3 @@ def _trial_row(trial: Trial) -> dict[str, Any]:
         "wall": words.duration_words(trial.wall_s) if trial.wall_s else "",
         "notes": words.trial_notes(trial, LONGEST_TEXT),
     }
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    """Flatten nested mappings into rows such as ``machine.cores``, ``2``."""
-    for key, value in data.items():
-        name = f"{prefix}{words.clean(key, 80)}"
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{name}.")
-        elif isinstance(value, (list, tuple, set, frozenset)):
-            yield (
-                name,
-                words.clean(
-                    _masked(value) if name == "command" else ", ".join(str(v) for v in value),
-                    LONGEST_TEXT,
-                ),
-            )
-        elif value is not None and value != "":
-            yield name, words.clean(value, LONGEST_TEXT)
-
-
-def _masked(command: Iterable[object]) -> str:
-    """The command line with secrets masked: pages are shared more readily than run directories."""
-    return shlex.join(mask_command([str(word) for word in command]))

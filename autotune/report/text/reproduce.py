@@ -40,7 +40,7 @@ def reproduce(result: Result, run_dir: Path) -> dict[str, Any]:
 
 
 def versions(result: Result) -> list[tuple[str, object]]:
-    """(name, version) of what the figures depend on, most important first."""
+    """(name, version or figure) of what the results depend on, most important first."""
     machine = result.observation.machine
     packages = result.environment.get("packages", {})
     rows: list[tuple[str, object]] = [
@@ -54,20 +54,13 @@ def versions(result: Result) -> list[tuple[str, object]]:
         for name, version in (packages.items() if isinstance(packages, Mapping) else ())
     ]
     if machine.device == "cuda":
-        rows.append(
-            (
-                "GPU",
-                f"{machine.device_count} × {machine.device_name}"
-                if machine.device_count > 1
-                else machine.device_name,
-            )
-        )
-    rows.append(
-        (
-            "CPU",
-            f"{machine.cpu_model or machine.device_name}, {words.plural(machine.cores, 'core')}",
-        )
-    )
+        count = f"{machine.device_count} × " if machine.device_count > 1 else ""
+        rows.append(("GPU", f"{count}{machine.device_name}"))
+    cpu = machine.cpu_model or machine.device_name
+    rows.append(("CPU", f"{cpu}, {words.plural(machine.cores, 'core')}"))
+    if words.known(noise := result.observation.noise):
+        rows.append(("noise", f"{100 * noise:.1f}% between blocks of the unchanged job"))
+    rows.append(("start-up of the job", words.duration_words(result.observation.startup_s)))
     seed = result.environment.get("seed")
     return [*rows, *([("search seed", seed)] if seed is not None else [])]
 

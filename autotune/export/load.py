@@ -11,25 +11,20 @@ from autotune.errors import InputError
 from autotune.export.tuned import (
     FILE_NAME,
     TUNED_SCHEMA_VERSION,
-    Footprint,
     Provenance,
     TunedConfig,
     TunedKnob,
 )
 from autotune.job.mistakes import Mistake, nearest, to_error
 from autotune.job.yaml_lines import Document, Place, YamlMistake, parse_yaml, read_text, read_yaml
-from autotune.results import CompileCache, Interval
+from autotune.results import Interval
 from autotune.run_directory import RESULT, contents, find_directory, no_run, refuse_others
 from autotune_spaces.codec import decode, fits
 from autotune_spaces.knobs import create, names
 from autotune_spaces.knobs.via import VARIABLE_NAME
-from autotune_spaces.sites import JobSites
 
 KEYS = tuple("schema_version name command workdir env env_from_launch knobs provenance".split())
 KNOB_KEYS = ("value", "was", "gain", "options")
-INTERVAL_KEYS = ("estimate", "low", "high")
-# provenance fields that are not text
-NESTED = ("speedup", "machine", "environment", "footprint", "compile_cache", "sites")
 T = TypeVar("T")
 
 
@@ -147,7 +142,7 @@ class _Reader:
                 name: self.knob(name, entry)
                 for name, entry in self.mapping(data, ("knobs",), needed=True).items()
             },
-            provenance=self.provenance(self.mapping(data, ("provenance",))),
+            provenance=self.record(Provenance, data, ("provenance",)) or Provenance(),
         )
 
     def known_keys(self, data: dict[str, Any], place: Place, keys: tuple[str, ...]) -> None:
@@ -210,7 +205,7 @@ class _Reader:
             return TunedKnob(None)
         self.known_keys(entry, place, KNOB_KEYS)
         options = self.mapping(entry, (*place, "options"))
-        gain = self.interval(entry.get("gain"), (*place, "gain"))
+        gain = self.record(Interval, entry, (*place, "gain"))
         knob = TunedKnob(entry["value"], entry.get("was"), gain, options)
         try:
             made = create(name, options)
@@ -240,46 +235,25 @@ class _Reader:
             )
         return knob
 
-    def interval(self, data: Any, place: Place) -> Interval | None:
-        if data is None:
+    def record(self, cls: type[T], data: dict[str, Any], place: Place) -> T | None:
+        """Decode a dataclass as :func:`encode` wrote it; None if it is missing or malformed."""
+        value = data.get(str(place[-1]))
+        if value is None:
             return None
-        numbers: list[Any] = (
-            [data.get(k) for k in INTERVAL_KEYS] if isinstance(data, dict) else [None]
-        )
-        if not all(isinstance(n, (int, float)) and not isinstance(n, bool) for n in numbers):
-            self.wrong(
-                place, f"'{place[-1]}' is not an interval", "{estimate: 1.2, low: 1.1, high: 1.3}"
-            )
-            return None
-        return Interval(*map(float, numbers))
-
-    def provenance(self, data: dict[str, Any]) -> Provenance:
-        place: Place = ("provenance",)
-        keys = tuple(Provenance.__dataclass_fields__)
-        self.known_keys(data, place, keys)
-        words = {k: self.text(data, (*place, k)) for k in data if k in keys and k not in NESTED}
-        return Provenance(
-            **words,
-            speedup=self.interval(data.get("speedup"), (*place, "speedup")),
-            machine=self.mapping(data, (*place, "machine")),
-            environment=(
-                self.variables(data, (*place, "environment")) if "environment" in data else None
-            ),
-            footprint=self.record(Footprint, data, (*place, "footprint")),
-            compile_cache=self.record(CompileCache, data, (*place, "compile_cache")),
-            sites=self.record(JobSites, data, (*place, "sites")),
-        )
-
-    def record(self, cls: type[T], data: dict[str, Any], place: Place) -> T:
-        """Decode a dataclass whose fields all have defaults, as :func:`encode` wrote it."""
         try:
-            found = decode(cls, self.mapping(data, place))
-            numbers = [v for v in vars(found).values() if isinstance(v, float)]
-            if not fits(cls, found) or not all(map(math.isfinite, numbers)):
-                raise TypeError
+            found = decode(cls, value)
+            if fits(cls, found) and _finite(value):
+                return found
         except (TypeError, ValueError, KeyError, AttributeError):
-            self.wrong(
-                place, f"'{place[-1]}' is malformed", "what `autotune run` wrote; or leave it out"
-            )
-            return cls()
-        return found
+            pass
+        self.wrong(
+            place, f"'{place[-1]}' is malformed", "what `autotune run` wrote; or leave it out"
+        )
+        return None
+
+
+def _finite(data: Any) -> bool:
+    """Whether no number in ``data``, at any depth, is NaN or infinite."""
+    if isinstance(data, (dict, list)):
+        return all(map(_finite, data.values() if isinstance(data, dict) else data))
+    return not isinstance(data, float) or math.isfinite(data)

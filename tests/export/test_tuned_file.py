@@ -373,8 +373,13 @@ GOOD = to_yaml(
         ("env: {}", "env: {A: {b: c}}", "'A' is not a single value", "env:"),
         ("env: {}", 'env: {"A=B": 1}', "'A=B' is not a valid variable name", "env:"),
         ("env: {}", "env: {MY-VAR: 1}", "'MY-VAR' is not a valid variable name", "env:"),
-        ("host_memory_gib: 0.0", "host_memory_gib: .nan", "'footprint' is malformed", "footprint:"),
-        ("host_memory_gib: 0.0", "host_memory_gib: .inf", "'footprint' is malformed", "footprint:"),
+        (
+            "host_memory_gib: 0.0",
+            "host_memory_gib: .nan",
+            "'provenance' is malformed",
+            "provenance:",
+        ),
+        ("  reason: ", "  reason: [1] #", "'provenance' is malformed", "provenance:"),
     ],
 )
 def test_mistakes_are_named_with_their_line(

@@ -1,8 +1,9 @@
-"""The flags that run, submit and profile share."""
+"""The arguments that several commands share."""
 
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +15,21 @@ def finite(value: float | None) -> float | None:
     return value
 
 
+TunedRun = Annotated[
+    Path,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's directory, its name under autotune-runs/, or a tuned.yaml.",
+        show_default=False,
+    ),
+]
+FinishedRun = Annotated[
+    str,
+    typer.Argument(
+        help="A run's directory, its name under autotune-runs/, or a result.json.",
+        show_default=False,
+    ),
+]
 Minutes = Annotated[
     float | None,
     typer.Option(

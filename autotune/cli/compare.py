@@ -10,17 +10,16 @@ import typer
 from autotune.cli.show import print_captured
 from autotune.disk import writing
 from autotune.errors import InputError
+from autotune.flags import FinishedRun
 from autotune.report.page.compare import write_comparison
 from autotune.report.result_file import load_result, shown_from
 from autotune.report.terminal.compare import print_comparison
 from autotune.report.text.comparison import compare as compare_results
 from autotune.run_directory import find_result
 
-WHICH = "A run's directory, its name under autotune-runs/, or a result.json."
-
 
 def compare(
-    run_a: Annotated[str, typer.Argument(help=WHICH, show_default=False)],
+    run_a: FinishedRun,
     run_b: Annotated[str, typer.Argument(help="The other run.", show_default=False)],
     html: Annotated[
         Path | None,

@@ -10,19 +10,14 @@ import typer
 from autotune.disk import writing
 from autotune.export.formats import FORMATS, format_named
 from autotune.export.load import load_tuned
+from autotune.flags import TunedRun
 from autotune_trials.paths import write_where_told
 
 HELP = "; ".join(f"{f.name}: {f.summary}" for f in FORMATS.values()) + "."
 
 
 def export(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            help="A run's directory, its name under autotune-runs/, or a tuned.yaml.",
-            show_default=False,
-        ),
-    ],
+    run: TunedRun,
     form: Annotated[str, typer.Option("--format", "-f", help=HELP)] = "yaml",
     output: Annotated[
         Path | None,

@@ -14,7 +14,7 @@ from autotune.disk import writing
 from autotune.errors import InputError
 from autotune.history.records import PastRun
 from autotune.history.store import Store, StoreError, own_path, readable
-from autotune.job.mistakes import nearest
+from autotune.job.mistakes import did_you_mean
 from autotune.words import config_words, factor_words, plural
 from autotune_spaces.codec import encode
 from autotune_trials.paths import write_where_told
@@ -52,10 +52,11 @@ def history(
         "forget": _forget,
     }
     if action not in actions:
-        close = nearest(action, actions)
-        remedy = f"did you mean '{close}'?" if close else ""
         raise InputError(
-            f"no action '{action}'", where="autotune history", expected=ACTIONS, remedy=remedy
+            f"no action '{action}'",
+            where="autotune history",
+            expected=ACTIONS,
+            remedy=did_you_mean(action, actions),
         )
     try:
         actions[action](Store(store or own_path()), what or [])

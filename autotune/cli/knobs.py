@@ -10,8 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from autotune.errors import InputError
-from autotune.job.mistakes import nearest
-from autotune_spaces import docs
+from autotune.job.mistakes import did_you_mean
 from autotune_spaces.base import Knob
 from autotune_spaces.docs import PARTS, example, first_sentence, live_values
 from autotune_spaces.knobs import get, names
@@ -23,31 +22,21 @@ def knobs(
     name: Annotated[
         str | None, typer.Argument(help="Show this knob's card.", show_default=False)
     ] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print Markdown, as in docs/knobs.md.")
-    ] = False,
 ) -> None:
     """List the knobs, or explain one: what it does, when it helps, when it does not, whether it can change
     the loss.
     """
     if name is not None and name not in names():
-        raise _unknown(name, names())
-    if markdown:
-        typer.echo(docs.render() if name is None else docs.card(name), nl=False)
-    elif name is not None:
+        raise InputError(
+            f"there is no knob '{name}'",
+            where="autotune knobs",
+            expected=f"one of {', '.join(names())}",
+            remedy=did_you_mean(name, names(), "autotune knobs lists them all"),
+        )
+    if name is not None:
         _print_card(get(name))
     else:
         _print_table([get(n) for n in names()])
-
-
-def _unknown(name: str, known: tuple[str, ...]) -> Exception:
-    close = nearest(name, known)
-    return InputError(
-        f"there is no knob '{name}'",
-        where="autotune knobs",
-        expected=f"one of {', '.join(known)}",
-        remedy=f"did you mean '{close}'?" if close else "autotune knobs lists them all",
-    )
 
 
 def _print_table(knobs: list[Knob]) -> None:

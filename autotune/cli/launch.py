@@ -19,18 +19,12 @@ from autotune.export.fingerprint import current, differences, obstacles, other_v
 from autotune.export.launching import become, plan, user_cache, uses_out
 from autotune.export.load import find_tuned, load_tuned
 from autotune.export.tuned import TunedConfig
+from autotune.flags import TunedRun
 from autotune.words import config_words
 
 
 def launch(
-    tuned: Annotated[
-        Path,
-        typer.Argument(
-            help="A run's directory, its name under autotune-runs/, or a tuned.yaml.",
-            metavar="RUN",
-            show_default=False,
-        ),
-    ],
+    tuned: TunedRun,
     extra: Annotated[
         list[str] | None,
         typer.Argument(

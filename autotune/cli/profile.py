@@ -13,7 +13,7 @@ from autotune.cli.show import print_captured
 from autotune.errors import InputError
 from autotune.flags import Ncu, Nsys
 from autotune.job.load import load_job
-from autotune.job.mistakes import nearest
+from autotune.job.mistakes import did_you_mean
 from autotune.job.run_dir import PROFILE_SUMMARY, RUNS, check_run_dir
 from autotune.job.spec import JobSpec
 from autotune.job.yaml_lines import YamlMistake, parse_yaml
@@ -78,14 +78,13 @@ def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str
         name, sign, text = setting.partition("=")
         known = {k.name: k for k in spec.search_space.knobs}
         if not sign or (name not in known and name not in names()):
-            close = nearest(name, [*known, *names()])
             raise InputError(
                 "there is no such knob" if sign else "it has no value",
                 where=f"--set {setting}",
                 expected="KNOB=VALUE, e.g. num_workers=4",
-                remedy=f"did you mean {close}?"
-                if close and close != name
-                else "`autotune knobs` lists them",
+                remedy=did_you_mean(
+                    name, sorted({*known, *names()} - {name}), "`autotune knobs` lists them"
+                ),
             )
         knob = known.get(name) or create(name)
         try:

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from autotune import __version__
 from autotune.errors import InputError
+from autotune.flags import FinishedRun
 from autotune.report.result_file import json_text, load_result, shown_from, to_json
 from autotune.report.sarif import sarif as sarif_text
 from autotune.report.terminal.closing import print_closing, print_trials
@@ -34,13 +35,7 @@ TITLES = {"summary": "Performance summary", "findings": "All findings", "trials"
 
 
 def show(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="A run's directory, its name under autotune-runs/, or a result.json.",
-            show_default=False,
-        ),
-    ],
+    run: FinishedRun,
     trials: Annotated[
         bool, typer.Option("--trials", help="Print every configuration tried.")
     ] = False,

@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 import signal
-import stat
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -195,30 +194,10 @@ def write_session(session: SessionConfig, cache: Path | None = None) -> Path:
     try:
         return _write_session(session, root)
     except OSError:  # the home directory is not writable, or full
-        return _write_session(session, _temporary_directory() / digest)
+        return _write_session(session, _temporary_directory())
 
 
 def _write_session(session: SessionConfig, root: Path) -> Path:
-    paths = _session_directory(root)
-    text = json.dumps(encode(dataclasses.replace(session, directory=str(root))))
-    if not paths.config.is_file() or paths.config.read_bytes() != text.encode():
-        publish(paths.config, text)
-    return paths.config
-
-
-def _temporary_directory() -> Path:
-    """A directory below the temporary one that only this user can write to.
-
-    Another user may have created the usual one as a trap; then a new one is made.
-    """
-    usual = Path(tempfile.gettempdir()) / f"autotune-{os.getuid()}"
-    usual.mkdir(mode=0o700, exist_ok=True)
-    found = usual.lstat()
-    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
-    return usual if own else Path(tempfile.mkdtemp(prefix="autotune-"))
-
-
-def _session_directory(root: Path) -> SessionPaths:
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     if root.stat().st_uid != os.getuid():
         raise PermissionError(f"{root} belongs to another user")
@@ -227,13 +206,20 @@ def _session_directory(root: Path) -> SessionPaths:
     # takes the place of their directory to keep them from being written.
     if not paths.markers.exists():
         paths.markers.touch()
-    return paths
+    text = json.dumps(encode(dataclasses.replace(session, directory=str(root))))
+    if not paths.config.is_file() or paths.config.read_bytes() != text.encode():
+        publish(paths.config, text)
+    return paths.config
 
 
 def user_cache() -> Path:
     named = os.environ.get("XDG_CACHE_HOME", "")
     found = Path(named) if os.path.isabs(named) else Path(os.path.expanduser("~")) / ".cache"
     return found if found.is_absolute() else _temporary_directory()  # this user has no home
+
+
+def _temporary_directory() -> Path:
+    return Path(tempfile.mkdtemp(prefix="autotune-launch-"))
 
 
 def environment_of(launch: Launch) -> dict[str, str]:

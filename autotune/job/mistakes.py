@@ -43,6 +43,12 @@ class InputErrors(InputError):
         )
 
 
+def did_you_mean(word: object, words: Iterable[str], otherwise: str = "") -> str:
+    """The remedy for an unknown word: the nearest of those there are, or else ``otherwise``."""
+    close = nearest(word, words)
+    return f"did you mean '{close}'?" if close else otherwise
+
+
 def listing(words: Iterable[str]) -> str:
     """ "a, b or c"."""
     *rest, last = list(words)

@@ -10,10 +10,9 @@ from rich.text import Text
 from autotune import words
 from autotune.explain.records import Finding
 from autotune.judging.records import Judgement, SideRecord
-from autotune.report.terminal.compare import finding_words, signed_words
+from autotune.report.terminal.compare import OPERATOR_HEADS, finding_words, operator_row, phase_rows
 from autotune.report.terminal.layout import indented, section, table
-from autotune.report.text import story
-from autotune.report.text.comparison import OperatorRow, apart, changed_operators
+from autotune.report.text.comparison import apart, changed_operators
 from autotune.words import duration_words
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
@@ -67,25 +66,13 @@ def _reasons(it: Judgement) -> list[str]:
 
 def _tables(it: Judgement) -> Iterable[tuple[str, Table]]:
     a, b = it.sides
-    yield "One iteration", (("", "A", "B"), list(_phases(a, b)))
+    memory = ("peak memory", *(f"{side.peak_memory_gib:.2f} GiB" for side in it.sides))
+    yield "One iteration", (("", "A", "B"), [*phase_rows([a.anatomy, b.anatomy]), memory])
     operators = changed_operators(_times_s(a), _times_s(b))
     shown = [o for o in operators if abs(o.b_s - o.a_s) >= LEAST_SHARE * a.anatomy.iteration_s]
     if shown and it.speed in ("faster", "slower"):
-        heads = ("operator", "A", "B", "change")
-        yield (
-            "Operators that changed most, per profiled iteration",
-            (heads, [_operator(o) for o in shown]),
-        )
-
-
-def _phases(a: SideRecord, b: SideRecord) -> Iterable[tuple[str, ...]]:
-    known = {**a.anatomy.phases_s, **b.anatomy.phases_s}
-    for name in dict.fromkeys([*story.PHASE_WORDS, *known]):
-        times = [side.anatomy.phases_s.get(name, 0.0) for side in (a, b)]
-        if any(times):
-            yield (story.PHASE_WORDS.get(name, name), *map(words.duration_words, times))
-    yield ("total", *(words.duration_words(side.anatomy.iteration_s) for side in (a, b)))
-    yield ("peak memory", *(f"{side.peak_memory_gib:.2f} GiB" for side in (a, b)))
+        title = "Operators that changed most, per profiled iteration"
+        yield title, (OPERATOR_HEADS, [operator_row(o) for o in shown])
 
 
 def _times_s(side: SideRecord) -> dict[str, float]:
@@ -96,11 +83,6 @@ def _times_s(side: SideRecord) -> dict[str, float]:
         for row in it.operators:
             found[row.name] = found.get(row.name, 0.0) + row.self_time_s / it.profiled_steps
     return found
-
-
-def _operator(row: OperatorRow) -> tuple[str, ...]:
-    times = words.duration_words(row.a_s), words.duration_words(row.b_s)
-    return (row.name, *times, signed_words(row.b_s - row.a_s))
 
 
 def _findings(it: Judgement) -> Iterable[tuple[str, tuple[Finding, ...]]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.errors import InputError, Interrupted
-from autotune.job.mistakes import nearest
+from autotune.job.mistakes import did_you_mean
 from autotune.service.cluster import Cluster
 from autotune.service.ending import LOST, exit_code_in
 from autotune.service.submission import DIRECTORY_KEY, NAME_KEY, STOP_WAIT_S, id_time, last_line
@@ -76,12 +76,11 @@ class Runs:
         for run in known:
             if run.id == id:
                 return run
-        close = nearest(id, [run.id for run in known])
         raise InputError(
             f"the cluster at {self.cluster.address} has no run '{id}'",
             where="ID",
             expected="an ID that `autotune submit` printed since the cluster's head was started",
-            remedy=f"did you mean '{close}'?" if close else "`autotune jobs` lists them",
+            remedy=did_you_mean(id, [run.id for run in known], "`autotune jobs` lists them"),
         )
 
     def directory(self, id: str, *, sent: bool) -> str:

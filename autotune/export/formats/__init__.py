@@ -24,11 +24,10 @@ def format_named(name: str) -> Format:
         InputError: there is no such format.
     """
     from autotune.errors import InputError
-    from autotune.job.mistakes import listing, nearest
+    from autotune.job.mistakes import did_you_mean, listing
 
     if name not in FORMATS:
-        close = nearest(name, FORMATS)
-        remedy = f"did you mean '{close}'?" if close else ""
+        remedy = did_you_mean(name, FORMATS)
         raise InputError(
             f"no format '{name}'", where="--format", expected=listing(FORMATS), remedy=remedy
         )

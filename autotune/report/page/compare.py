@@ -26,6 +26,11 @@ def write_comparison(it: Comparison, path: Path) -> None:
 
 def render(it: Comparison) -> str:
     """Return the page's HTML."""
+    ends = [
+        (f"{name} {when}", side)
+        for name, result in (("A", it.a), ("B", it.b))
+        for when, side in zip(("before", "after"), compared.ends(result), strict=True)
+    ]
     page = (
         page_environment()
         .get_template("compare.html.j2")
@@ -36,15 +41,9 @@ def render(it: Comparison) -> str:
             speedups=compared.said_of_speedups(it),
             times=compared.said_of_times(it),
             figures=rows.figure_rows(it),
-            **stacked_bars(
-                [
-                    (f"{name} {when}", side)
-                    for name, result in (("A", it.a), ("B", it.b))
-                    for when, side in zip(("before", "after"), compared.ends(result), strict=True)
-                ]
-            ),
-            phases=rows.phase_rows(it),
-            signed=rows.signed_words,
+            **stacked_bars(ends),
+            phases=rows.phase_rows([side for _, side in ends]),
+            operators=[rows.operator_row(operator) for operator in it.operators],
             finding=rows.finding_words,
         )
     )

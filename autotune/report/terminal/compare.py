@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -12,8 +13,10 @@ from autotune.explain.records import Finding
 from autotune.report.terminal.layout import section, table
 from autotune.report.text import comparison as compared
 from autotune.report.text import story
-from autotune.report.text.comparison import Comparison
-from autotune.results import Result
+from autotune.report.text.comparison import Comparison, OperatorRow
+from autotune.results import Anatomy, Result
+
+OPERATOR_HEADS = ("operator", "A", "B", "change")
 
 
 def print_comparison(console: Console, it: Comparison) -> None:
@@ -39,22 +42,14 @@ def print_comparison(console: Console, it: Comparison) -> None:
                 [(k.knob, k.a, k.b, "differ" if k.differ else "") for k in it.knobs],
             ),
         )
-    phases = table(("", "A before", "A after", "B before", "B after"), phase_rows(it))
-    section(console, "One iteration", phases)
+    phases = phase_rows([*compared.ends(it.a), *compared.ends(it.b)])
+    heads = ("", "A before", "A after", "B before", "B after")
+    section(console, "One iteration", table(heads, phases))
     if it.operators:
-        rows = [
-            (
-                o.name,
-                words.duration_words(o.a_s),
-                words.duration_words(o.b_s),
-                signed_words(o.b_s - o.a_s),
-            )
-            for o in it.operators
-        ]
         section(
             console,
             "Operators that changed most (estimated time per iteration)",
-            table(("operator", "A", "B", "change"), rows),
+            table(OPERATOR_HEADS, map(operator_row, it.operators)),
         )
     for name, findings in (("A", it.only_a), ("B", it.only_b)):
         if findings:
@@ -96,9 +91,8 @@ def speedup_words(result: Result) -> str:
     return words.interval_words(result.speedup) if story.tuned(result) else "none"
 
 
-def phase_rows(it: Comparison) -> list[tuple[str, ...]]:
-    """Seconds of one iteration in each phase: A before and after, B before and after."""
-    sides = [*compared.ends(it.a), *compared.ends(it.b)]
+def phase_rows(sides: Sequence[Anatomy]) -> list[tuple[str, ...]]:
+    """The time of one iteration in each phase, and the total; one column for each side."""
     names = list(dict.fromkeys([*story.PHASE_WORDS, *(p for side in sides for p in side.phases_s)]))
     rows = [
         (
@@ -111,8 +105,11 @@ def phase_rows(it: Comparison) -> list[tuple[str, ...]]:
     return [*rows, ("total", *(words.duration_words(side.iteration_s) for side in sides))]
 
 
-def signed_words(seconds: float) -> str:
-    return f"{'+' if seconds > 0 else ''}{words.duration_words(seconds)}"
+def operator_row(row: OperatorRow) -> tuple[str, str, str, str]:
+    """Cells under :data:`OPERATOR_HEADS`."""
+    change_s = row.b_s - row.a_s
+    change = f"{'+' if change_s > 0 else ''}{words.duration_words(change_s)}"
+    return row.name, words.duration_words(row.a_s), words.duration_words(row.b_s), change
 
 
 def finding_words(finding: Finding) -> str:

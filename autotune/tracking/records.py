@@ -13,7 +13,8 @@ from pathlib import Path
 from autotune.explain.summary import metrics as summary_metrics
 from autotune.job.configs import in_words, key_of
 from autotune.job.spec import JobSpec
-from autotune.objectives import BETTER, metric
+from autotune.objectives import metric
+from autotune.report.text import story
 from autotune.results import Anatomy, Observation, Result, Trial
 from autotune.secrets import mask_command
 from autotune.tracking.base import BOTH_TAG, NOTE_TAG, SEARCHED_TAG, Tracker
@@ -219,32 +220,13 @@ def finish(tracker: Tracker, status: str, result: Result | None = None) -> None:
 
 def description(result: Result) -> str:
     """What MLflow shows at the top of the study's page, as Markdown."""
-    if result.verdict == "tuned":
-        it = result.speedup
-        better = BETTER.get(str(result.environment.get("objective")), "faster")
-        lines = [
-            (
-                f"**{it.estimate:.2f}× {better}** (95% interval {it.low:.2f}–{it.high:.2f}), loss"
-                f" {result.loss.verdict}."
-            ),
-            "",
-        ]
-        lines += [
-            f"- `{name}`: {result.baseline.get(name)} → **{value}**"
-            for name, value in result.knobs.items()
-        ]
-    else:
-        lines = [f"**Keep your settings**: {result.reason}."]
-    return "\n".join(
-        [
-            *lines,
-            "",
-            (
-                "The full report is `report.html` under Artifacts; `tuned.yaml` beside it launches"
-                " the job."
-            ),
-        ]
+    lines = [f"**{story.headline(result)}.**", ""]
+    if story.tuned(result):
+        lines += [f"- `{it.knob}`: {it.was} → **{it.now}**" for it in story.changes(result)]
+    said = (
+        "The full report is `report.html` under Artifacts; `tuned.yaml` beside it launches the job."
     )
+    return "\n".join([*lines, "", said])
 
 
 def _params(config: Mapping[str, Value], defaults: Mapping[str, Value]) -> dict[str, object]:

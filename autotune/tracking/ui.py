@@ -49,18 +49,8 @@ def server_command(store: Store, port: int) -> tuple[list[str], dict[str, str]]:
 
     One worker and no job runners: 0.5 GB instead of 1.3.
     """
-    argv = [
-        sys.executable,
-        "-m",
-        "mlflow",
-        "server",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(port),
-        "--workers",
-        "1",
-    ]
+    words = f"-m mlflow server --host 127.0.0.1 --port {port} --workers 1"
+    argv = [sys.executable, *words.split()]
     if store.database is not None:
         argv += ["--artifacts-destination", str(store.database.parent / "mlartifacts")]
     env = {

@@ -136,7 +136,7 @@ def test_of_two_objectives_every_trial_has_both(tmp_path: Path) -> None:
     result = replace(result, points=points, environment={**result.environment, **environment})
     parent, _ = recorded(tmp_path, result)
     assert parent.data.tags["autotune.both"] == "times/energy,times/throughput"
-    assert "× more energy-efficient**" in parent.data.tags["mlflow.note.content"]
+    assert "× more energy-efficient (" in parent.data.tags["mlflow.note.content"]
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
     runs = client.search_runs([parent.info.experiment_id], "metrics.unbeaten = 1")
     assert [run.data.metrics["times/throughput"] for run in runs] == [1.0]
@@ -144,7 +144,7 @@ def test_of_two_objectives_every_trial_has_both(tmp_path: Path) -> None:
 
 def test_a_run_without_explanation_leaves_none_of_it(tmp_path: Path) -> None:
     parent, files = recorded(tmp_path, samples()["keep"])
-    assert parent.data.tags["mlflow.note.content"].startswith("**Keep your settings**: ")
+    assert parent.data.tags["mlflow.note.content"].startswith("**Keep your settings: ")
     assert "findings.json" not in files
     assert "waterfall.png" not in files
     assert not [

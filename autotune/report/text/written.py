@@ -15,7 +15,7 @@ SHOWN = 4  # names in one sentence
 
 def written_lines(written: Written, who: str = "Trials") -> list[tuple[str, bool]]:
     """(sentence, whether the user has to act). ``who`` wrote: trials, or the profiled job."""
-    lines: list[tuple[str, bool]] = []
+    who = f"{who[0].lower()}{who[1:]}"
     quiet = [
         f"{what} {_names(names, written.counts.get(kind, len(names)))}"
         for kind, what, names in (
@@ -25,38 +25,20 @@ def written_lines(written: Written, who: str = "Trials") -> list[tuple[str, bool
         )
         if names
     ]
-    if quiet:
-        lines.append((f"Files that {who[0].lower()}{who[1:]} wrote: {'; '.join(quiet)}.", False))
-    for path, why in written.unkept.items():
-        lines.append(
-            (
-                (
-                    f"{words.clean(path)} was changed by {who[0].lower()}{who[1:]} and not put"
-                    f" back: {words.clean(why)}. {REMEDY}"
-                ),
-                True,
-            )
-        )
+    urgent = [
+        f"{words.clean(path)} was changed by {who} and not put back: {words.clean(why)}. {REMEDY}"
+        for path, why in written.unkept.items()
+    ]
     if written.left:
         names = _names(written.left, written.counts.get("left", len(written.left)))
-        lines.append(
-            (
-                (
-                    f"Left in place, because another program may have written it: {names}."
-                    " Remove what you do not need."
-                ),
-                True,
-            )
+        urgent.append(
+            f"Left in place, because another program may have written it: {names}. Remove what you"
+            " do not need."
         )
     if written.noticed:
-        lines.append(
-            (
-                (
-                    "Changed while a trial ran, by something autotune could not watch:"
-                    f" {_names(written.noticed, len(written.noticed))}. {REMEDY}"
-                ),
-                True,
-            )
+        urgent.append(
+            "Changed while a trial ran, by something autotune could not watch:"
+            f" {_names(written.noticed, len(written.noticed))}. {REMEDY}"
         )
     for path, original in written.failed.items():
         what = (
@@ -64,8 +46,9 @@ def written_lines(written: Written, who: str = "Trials") -> list[tuple[str, bool
             if os.path.isabs(original)
             else words.clean(original)
         )
-        lines.append((f"{words.clean(path)} could not be put back; {what}.", True))
-    return lines
+        urgent.append(f"{words.clean(path)} could not be put back; {what}.")
+    said = [(f"Files that {who} wrote: {'; '.join(quiet)}.", False)] if quiet else []
+    return said + [(line, True) for line in urgent]
 
 
 REMEDY = "Have the job write to {trial_dir}, or see docs/side-effects.md."

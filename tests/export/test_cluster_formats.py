@@ -280,7 +280,7 @@ def test_a_job_that_was_tuned_over_several_nodes_starts_on_as_many(
 
 def test_every_form_says_that_it_was_several_nodes(folder: Path) -> None:
     config = tuned(folder, LIVE, command=("torchrun", "t.py"), where=SPREAD)
-    for name in ("shell", "torchrun", "accelerate", "k8s", "python"):
+    for name in ("shell", "torchrun", "k8s", "python"):
         assert "one job across 2 nodes" in FORMATS[name].write(config), name
     here = Machine(64, 512.0, 1.0, "cuda", "", "", "", device_count=4)
     alone = "tuned as one job across 2 nodes, started on this one only"

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from autotune.errors import InputError
 from autotune.export.formats.base import Format
 from autotune.export.formats.launchers import (
     launched_by,
     own_threads,
+    parts_for,
     script,
-    take_apart,
     threads_by_variable,
     without,
 )
-from autotune.export.formats.resources import resources_of
 from autotune.export.shell_words import comment, head, words_of
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.base import Value
@@ -41,7 +39,7 @@ def flags(name: str, value: Value) -> list[str]:
 
 
 def write(tuned: TunedConfig) -> str:
-    parts = take_apart(words_of(tuned), "accelerate")
+    parts = parts_for(tuned, "accelerate")
     title = head(tuned, "under accelerate, with the tuned settings that accelerate can pass on")
     options_of = {name: flags(name, choice.value) for name, choice in tuned.knobs.items()}
     if not threads_by_variable(tuned):
@@ -51,26 +49,15 @@ def write(tuned: TunedConfig) -> str:
     if parts.launcher == "accelerate":
         options = without(parts.options, [flag.partition("=")[0] for flag in new])
     else:
-        processes = 1 if parts.launcher == "python" else resources_of(tuned).processes
-        on_cpu = tuned.provenance.job_device == "cpu"
-        if on_cpu and processes > 1:
-            raise InputError(
-                f"accelerate starts one process on a CPU, and the job was tuned with {processes}",
-                where="--format",
-                expected="a job of one process, or on GPUs",
-                remedy="use --format torchrun",
-            )
         threads = own_threads(tuned)  # accelerate would give it one
         options = [
-            f"--num_processes={processes}",
-            *(["--cpu"] if on_cpu else ["--multi_gpu"] if processes > 1 else []),
+            "--num_processes=1",
+            *(["--cpu"] if tuned.provenance.job_device == "cpu" else []),
             *([f"--num_cpu_threads_per_process={threads}"] if threads else []),
         ]
-        if parts.launcher == "torchrun" or parts.options:
-            title += comment(
-                f"Left out, because accelerate starts the program itself: {parts.launcher}"
-                f" {' '.join(parts.options)}"
-            )
+        if parts.options:
+            left_out = " ".join(parts.options)
+            title += comment(f"Left out, because accelerate starts python itself: {left_out}")
     if native & {"amp_dtype", "compile_mode"}:
         title += comment(
             "--mixed_precision and --dynamo_… reach a program through its accelerate.Accelerator();"

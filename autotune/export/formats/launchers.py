@@ -10,12 +10,9 @@ from pathlib import Path
 
 from autotune.errors import InputError
 from autotune.export.launching import knobs_of, needs_launch
-from autotune.export.shell_words import comment, exports, in_words, line, set_up
+from autotune.export.shell_words import comment, exports, in_words, line, set_up, words_of
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.knobs.via import ViaKnob
-
-OLD_LAUNCHER = "torch.distributed.launch"
-TORCHRUN_MODULES = ("torch.distributed.run", OLD_LAUNCHER)
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,24 @@ _FLAGS_ALONE = """
 """.split()
 
 
-def take_apart(words: Sequence[str], format_name: str) -> Parts:
+def parts_for(tuned: TunedConfig, launcher: str) -> Parts:
+    """The job's command, to be started by ``launcher``.
+
+    Raises:
+        InputError: as :func:`take_apart`, or it is started by another launcher.
+    """
+    parts = take_apart(words_of(tuned))
+    if parts.launcher not in ("python", launcher):
+        raise InputError(
+            f"the job was tuned under {parts.launcher}",
+            where=f"--format {launcher}",
+            expected=f"a job under {launcher}, or under python alone",
+            remedy="use --format shell, which runs any command",
+        )
+    return parts
+
+
+def take_apart(words: Sequence[str]) -> Parts:
     """Split the command into launcher and program.
 
     Raises:
@@ -49,21 +63,20 @@ def take_apart(words: Sequence[str], format_name: str) -> Parts:
     name = Path(words[0]).name
     if re.fullmatch(r"python[\d.]*", name):
         options, rest = _split(_module_apart(words[1:]), _PYTHON_VALUES, everything=False)
-        if len(rest) > 1 and rest[0] == "-m" and rest[1] in TORCHRUN_MODULES:
-            options, program = _split(rest[2:])
-            if rest[1] == OLD_LAUNCHER:
-                options = _without_use_env(options, format_name)
-            return Parts("torchrun", options, program)
+        if rest[:2] == ("-m", "torch.distributed.run"):
+            return Parts("torchrun", *_split(rest[2:]))
         if rest[:2] == ("-m", "accelerate.commands.launch"):
             return Parts("accelerate", *_split(rest[2:]))
         parts = Parts("python", options, rest)
+        if rest[:2] == ("-m", "torch.distributed.launch"):  # gives its program --local-rank
+            parts = Parts("torch.distributed.launch", (), rest[2:])
     elif name == "torchrun":
         parts = Parts("torchrun", *_split(words[1:]))
     elif name == "accelerate" and list(words[1:2]) == ["launch"]:
         parts = Parts("accelerate", *_split(words[2:]))
     else:
         raise InputError(
-            f"the command starts '{words[0]}', which {format_name} cannot launch",
+            f"the command starts '{words[0]}', which is no launcher of Python programs",
             where="command",
             expected="python SCRIPT, torchrun … or accelerate launch …",
             remedy="use --format shell, which runs any command",
@@ -85,7 +98,7 @@ def threads_by_variable(tuned: TunedConfig) -> bool:
 
 
 def own_threads(tuned: TunedConfig) -> int | None:
-    """Compute threads of a process of the job; None: unknown, or a variable sets them."""
+    """Compute threads of the job's process; None: unknown, or a variable sets them."""
     variables = {
         variable
         for name, knob in knobs_of(tuned).items()
@@ -134,19 +147,6 @@ def _split(
         )
         index += 2 if takes else 1
     return tuple(words[:index]), tuple(words[index:])
-
-
-def _without_use_env(options: Sequence[str], format_name: str) -> tuple[str, ...]:
-    """The old launcher's options as torchrun's, which always sets LOCAL_RANK as --use-env does."""
-    kept = tuple(without(options, ["--use_env"]))
-    if format_name and len(kept) == len(options):
-        raise InputError(
-            f"{OLD_LAUNCHER} passes --local-rank to the program, which {format_name} does not",
-            where="command",
-            expected="a program that reads LOCAL_RANK, and --use-env",
-            remedy="use --format shell, or read LOCAL_RANK and tune with --use-env",
-        )
-    return kept
 
 
 def _underscored(option: str) -> str:

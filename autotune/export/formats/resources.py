@@ -91,7 +91,7 @@ def _value(tuned: TunedConfig, knob: str, otherwise: int) -> int:
 
 def _parts(tuned: TunedConfig) -> Parts | None:
     try:
-        return take_apart(words_of(tuned), "")
+        return take_apart(words_of(tuned))
     except InputError:
         return None  # another program: unknown what it starts
 

@@ -12,7 +12,7 @@ from autotune.disk import writing
 from autotune.errors import InputError
 from autotune.flags import FinishedRun
 from autotune.report.page.compare import write_comparison
-from autotune.report.result_file import load_result, shown_from
+from autotune.report.result_file import load_result
 from autotune.report.terminal.compare import print_comparison
 from autotune.report.text.comparison import compare as compare_results
 from autotune.run_directory import find_result
@@ -43,8 +43,7 @@ def compare(
     if paths[0].resolve() == paths[1].resolve():
         raise InputError("both are the same run", where=f"{run_a} and {run_b}", expected="two runs")
     results = [load_result(path) for path in paths]
-    with shown_from(*paths):
-        comparison = compare_results(*results)
+    comparison = compare_results(*results)
     if comparison.differences and not anyway:
         raise InputError(
             "these runs differ, so their figures cannot be compared: "
@@ -53,9 +52,8 @@ def compare(
             expected="two runs of the same command, on the same hardware, with the same torch",
             remedy="--anyway compares them nevertheless",
         )
-    with shown_from(*paths):
-        print_captured(lambda console: print_comparison(console, comparison))
+    print_captured(lambda console: print_comparison(console, comparison))
     if html is not None:
-        with writing(str(html)), shown_from(*paths):
+        with writing(str(html)):
             write_comparison(comparison, html)
         typer.echo(f"page: {html}")

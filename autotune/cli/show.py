@@ -16,7 +16,7 @@ from rich.console import Console
 from autotune import __version__
 from autotune.errors import InputError
 from autotune.flags import FinishedRun
-from autotune.report.result_file import json_text, load_result, shown_from, to_json
+from autotune.report.result_file import json_text, load_result, to_json
 from autotune.report.sarif import sarif as sarif_text
 from autotune.report.terminal.closing import print_closing, print_trials
 from autotune.report.terminal.gains import print_gains
@@ -94,8 +94,7 @@ def show(
         typer.echo(json_text(to_json(result)).rstrip("\n"))
         return
     wanted = [name for name, asked in parts.items() if asked]
-    with shown_from(path):
-        _print(result, path.parent, ORDER if everything else wanted or ["closing"])
+    _print(result, path.parent, ORDER if everything else wanted or ["closing"])
 
 
 def _print(result: Result, run_dir: Path, parts: Sequence[str]) -> None:

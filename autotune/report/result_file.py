@@ -6,10 +6,8 @@ not finite.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,22 +113,3 @@ def load_result(path: Path) -> Result:
             remedy=ANEW,
         ) from None
     return result
-
-
-@contextlib.contextmanager
-def shown_from(*paths: Path) -> Iterator[None]:
-    """Wrap showing results from ``paths``: fields that are valid alone may still contradict.
-
-    Raises:
-        InputError: showing them failed with an arithmetic, lookup, type or value error.
-    """
-    try:
-        yield
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        where = " and ".join(map(str, paths))
-        raise InputError(
-            f"its figures contradict each other ({type(error).__name__}: {error})",
-            where=where,
-            expected="a result.json that was not edited",
-            remedy=f"{ANEW}; if it was never edited, this is a bug in autotune",
-        ) from error

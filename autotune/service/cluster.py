@@ -190,29 +190,20 @@ def _address(given: str | None, env: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _http(text: str, where: str) -> str:
-    """``text`` as scheme, host and port; ``host`` alone means http on the dashboard's port."""
-    whole = text if "://" in text else f"http://{text}"
-    wrong = InputError(f"'{mask_url(text)}' is not an address", where=where, expected=EXPECTED)
+    """Check ``text``; a user name or password in it would be shown with the address."""
     try:
-        parts = urllib.parse.urlsplit(whole)
-        port = parts.port
-    except ValueError:
-        raise wrong from None
-    if parts.scheme == "ray":
-        raise InputError(f"'{text}' is the address of Ray Client", where=where, expected=EXPECTED)
-    if parts.scheme not in ("http", "https") or not parts.hostname or text == "auto":
-        raise wrong
-    if parts.username or parts.password:
+        parts = urllib.parse.urlsplit(text)
+        valid = parts.hostname and "@" not in parts.netloc and parts.port != 0
+    except ValueError:  # a port that is no number, a bracket that does not close
+        valid = False
+    if not valid or parts.scheme not in ("http", "https"):
         raise InputError(
-            "the address contains a user name or password",
+            f"'{mask_url(text)}' is not the address of a cluster",
             where=where,
             expected=EXPECTED,
-            remedy="pass a token with --token-file",
+            remedy="a token is passed with --token-file" if "@" in text else "",
         )
-    host = parts.hostname if ":" not in parts.hostname else f"[{parts.hostname}]"
-    if port is None and "://" not in text:
-        port = 8265
-    return f"{parts.scheme}://{host}{f':{port}' if port else ''}{parts.path.rstrip('/')}"
+    return text.rstrip("/")
 
 
 def _token(file: Path | None, env: Mapping[str, str]) -> tuple[str, str]:

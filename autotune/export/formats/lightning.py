@@ -32,7 +32,6 @@ LIGHTNING = format_of(
     Framework(
         "lightning",
         "lightning.Trainer",
-        ("lightning", "pytorch_lightning"),
         ("Trainer(..., **TRAINER) and DataLoader(..., **DATALOADER), whichever appear below.",),
         spell,
     )

@@ -63,7 +63,6 @@ TRAINING_ARGUMENTS = format_of(
     Framework(
         "training-arguments",
         "transformers.TrainingArguments",
-        ("transformers", "trl", "sentence_transformers"),
         ("TrainingArguments(output_dir=..., **TUNED)",),
         spell,
         notes,

@@ -24,10 +24,6 @@ IMPLEMENTATIONS: dict[object, dict[str, New]] = {
     "fused": {"fused": "True", "foreach": Absent("None")},
     "default": {"foreach": Absent("None"), "fused": Absent("None")},
 }
-CLASSES = """
-    Adadelta Adafactor Adagrad Adam Adamax AdamW ASGD LBFGS Muon NAdam RAdam RMSprop Rprop SGD
-    SparseAdam
-""".split()  # of torch.optim
 
 
 def optimizer_implementation(context: Context) -> Change:
@@ -100,26 +96,12 @@ def _each(context: Context, new: Callable[[BuiltSite, cst.Call], cst.Call]) -> C
         edits.append(Replace(file, call, partial(new, site)))
         where.append(at(file, site.call.line))
     left = [
-        f"the optimizer at {place} did not step while the run was recorded and is unchanged: change"
-        " it likewise if it trains on the same batches"
-        for place in _places(context)
-        if place not in where
+        f"the optimizer at {site.call.file}:{site.call.line} did not step while the run was recorded"
+        " and is unchanged: change it likewise if it trains on the same batches"
+        for site in context.sites.optimizers
+        if not site.stepped
     ]
     return change(edits, where, left)
-
-
-def _places(context: Context) -> list[str]:
-    """The places where own files build an optimizer, recorded or not."""
-    sites = context.sites.optimizers
-    kinds = {site.kind.rpartition(".")[2] for site in sites}
-    return [
-        *(f"{site.call.file}:{site.call.line}" for site in sites if not site.stepped),
-        *(
-            at(file, file.line(call))
-            for file in context.own_files()
-            for call in file.calls(*CLASSES, *kinds)
-        ),
-    ]
 
 
 def _factor(context: Context) -> str | None:

@@ -19,7 +19,6 @@ from autotune.job.spec import JobSpec
 from autotune.job.yaml_lines import YamlMistake, parse_yaml
 from autotune.profiling import profile_job
 from autotune.report.profile import print_profile
-from autotune.results import Profile
 from autotune_spaces.base import Value
 from autotune_spaces.knobs import create, names
 
@@ -64,7 +63,7 @@ def profile(
     if json:
         typer.echo((directory / PROFILE_SUMMARY).read_text(encoding="utf-8").rstrip("\n"))
     else:
-        _print(found, directory, job)
+        print_captured(lambda console: print_profile(console, found, directory, job))
 
 
 def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str, Value]]:
@@ -106,7 +105,3 @@ def with_settings(spec: JobSpec, settings: list[str]) -> tuple[JobSpec, dict[str
             )
         config[name] = value
     return spec, config
-
-
-def _print(found: Profile, directory: Path, job: Path) -> None:
-    print_captured(lambda console: print_profile(console, found, directory, job))

@@ -17,7 +17,7 @@ from autotune.explain.records import Side
 from autotune.job.run_dir import PROFILE_SUMMARY
 from autotune.report.page.html import render
 from autotune.report.terminal.closing import time_section
-from autotune.report.terminal.layout import bare_table, indented, listed, section
+from autotune.report.terminal.layout import indented, listed, section
 from autotune.report.text import story
 from autotune.report.text.findings import findings_group
 from autotune.report.text.operators import TOP, operator_table
@@ -133,7 +133,6 @@ def print_profile(console: Console, profile: Profile, directory: Path, job: Path
         section(console, "Performance summary", summary_group(table))
     for side in profile.explanation.sides.values():
         _operators(console, side)
-        _counters(console, side)
     unjudged = len(profile.explanation.not_judged)
     judged = replace(result, explanation=replace(profile.explanation, not_judged=()))
     section(console, "Findings", findings_group(judged))
@@ -155,22 +154,6 @@ def _operators(console: Console, side: Side) -> None:
     more = len(side.operators) - TOP
     rest = [Text(f"and {more} more, in {words.clean(side.table)}", style="dim")] if more > 0 else []
     section(console, "Top operators", operator_table(side, FIGURES), *rest)
-
-
-def _counters(console: Console, side: Side) -> None:
-    if not side.counters:
-        return
-    table = bare_table()
-    for title in ("kernel", "time", "compute", "memory", "occupancy"):
-        table.add_column(title, justify="left" if title == "kernel" else "right", overflow="fold")
-    for one in side.counters:
-        shares = (one.compute_share, one.memory_share, one.occupancy)
-        table.add_row(
-            Text(words.clean(one.name, 80)),
-            words.duration_words(one.duration_s),
-            *(f"{100 * s:.0f}%" if words.known(s) else "–" for s in shares),
-        )
-    section(console, "Nsight Compute, share of the GPU's sustained peak", table)
 
 
 @contextmanager

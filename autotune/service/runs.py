@@ -128,28 +128,23 @@ class Runs:
 
         Ray cannot remove a waiting run from its queue: such a run is still pending when this
         returns, and ends when its turn comes.
+
+        Raises:
+            InputError: it has not ended after two minutes.
         """
         run = self.find(id)
         if run.ended:
             return run
         self._asked(id, lambda: self._client.stop_job(id))
-        return (
-            self.find(id) if run.status == "PENDING" else self.wait(id, timeout_s=2 * STOP_WAIT_S)
-        )
-
-    def wait(self, id: str, timeout_s: float) -> Run:
-        """Wait until the run has ended.
-
-        Raises:
-            InputError: it has not ended after ``timeout_s``.
-        """
-        if (run := self._ended_within(id, timeout_s)) is None:
+        if run.status == "PENDING":
+            return self.find(id)
+        if (ended := self._ended_within(id, 2 * STOP_WAIT_S)) is None:
             raise InputError(
-                f"run '{id}' has not ended after {timeout_s:.0f} s",
+                f"run '{id}' has not ended after {2 * STOP_WAIT_S} s",
                 where=self.cluster.address,
                 remedy="`autotune jobs` shows its state",
             )
-        return run
+        return ended
 
     def _ended_within(self, id: str, timeout_s: float) -> Run | None:
         deadline = time.monotonic() + timeout_s

@@ -379,8 +379,7 @@ def test_a_class_that_is_given_the_batch_size_of_several_loaders(tmp_path: Path)
 
 def test_optimizers_that_did_not_step_are_named(tmp_path: Path) -> None:
     source = (
-        f"{HEAD}train = DataLoader(ds, batch_size=16)\nopt = Adam(p, lr=1)\n"
-        "idle = Adam(q, lr=3)\n"
+        f"{HEAD}train = DataLoader(ds, batch_size=16)\nopt = Adam(p, lr=1)\nidle = Adam(q, lr=3)\n"
     )
     (tmp_path / "train.py").write_text(source)
     first, idle = optimizer(source, "Adam(p, lr=1)"), optimizer(source, "Adam(q, lr=3)")

@@ -39,6 +39,8 @@ def _train_job(tuned: TunedConfig, name: str) -> dict[str, Any]:
         "volumes": [shared_memory(wanted)],
         "containers": [{"name": NODE, "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}]}],
     }
+    # what the runtime's pods that train have in addition
+    more = {"name": NODE, "template": {"spec": {"template": {"spec": pod}}}}
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
@@ -56,18 +58,11 @@ def _train_job(tuned: TunedConfig, name: str) -> dict[str, Any]:
             "runtimePatches": [
                 {
                     "manager": "autotune",
-                    "trainingRuntimeSpec": {
-                        "template": {"spec": {"replicatedJobs": [_patch(pod)]}}
-                    },
+                    "trainingRuntimeSpec": {"template": {"spec": {"replicatedJobs": [more]}}},
                 }
             ],
         },
     }
-
-
-def _patch(pod: dict[str, Any]) -> dict[str, Any]:
-    """The patch for the pods that train."""
-    return {"name": NODE, "template": {"spec": {"template": {"spec": pod}}}}
 
 
 KUBEFLOW = Format(

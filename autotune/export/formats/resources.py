@@ -11,7 +11,7 @@ from typing import Any
 from autotune.errors import InputError
 from autotune.export.formats.launchers import Parts, take_apart
 from autotune.export.shell_words import words_of
-from autotune.export.tuned import Footprint, TunedConfig
+from autotune.export.tuned import TunedConfig
 
 HEADROOM = 1.5  # times the memory seen: other epochs or batches may need more
 LEAST_MEMORY_GIB = 4
@@ -37,7 +37,7 @@ def resources_of(tuned: TunedConfig) -> Resources:
     nodes = _number(parts, ("--nnodes",)) or p.footprint.nodes
     processes = _number(
         parts, ("--nproc-per-node", "--nproc_per_node", "--num_processes", "--num-processes")
-    ) or _on_a_node(p.footprint)
+    ) or p.footprint.processes // max(1, p.footprint.nodes)
     on_gpu = p.job_device == "cuda"
     workers = _value(tuned, "num_workers", p.footprint.num_workers)
     threads = _value(tuned, "intra_op_threads", 1 if on_gpu else p.footprint.threads)
@@ -57,10 +57,6 @@ def replicas(tuned: TunedConfig) -> int:
     p = tuned.provenance
     parallel = any(site.module == "DataParallel" for site in p.sites.forwards)
     return max(1, int(known(p.machine, "device_count"))) if parallel else 1
-
-
-def _on_a_node(footprint: Footprint) -> int:
-    return footprint.processes // max(1, footprint.nodes)
 
 
 def _memory_gib(tuned: TunedConfig, processes: int) -> int:

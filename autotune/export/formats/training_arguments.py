@@ -11,7 +11,6 @@ from autotune.export.formats.accelerate import tf32_note
 from autotune.export.formats.frameworks import Arguments, Framework, format_of, loader_words
 from autotune.export.formats.resources import replicas
 from autotune.export.tuned import TunedConfig
-from autotune_spaces.base import Value
 from autotune_spaces.knobs.compile_mode import MODES
 
 
@@ -22,7 +21,8 @@ def spell(tuned: TunedConfig, knob: str) -> Mapping[str, Arguments]:
     if knob in loader:
         found = {f"dataloader_{name}": given for name, given in loader_words(knob, value).items()}
     elif knob == "batch_size":
-        found = {"per_device_train_batch_size": _per_device(tuned, value)}
+        each = value // replicas(tuned) if isinstance(value, int) else value
+        found = {"per_device_train_batch_size": each}
     elif knob == "amp_dtype":
         found = {"bf16": value == "bfloat16", "fp16": value == "float16"}
     elif knob == "matmul_precision" and value == "high":  # tf32=False affects convolutions, too
@@ -53,10 +53,6 @@ def notes(tuned: TunedConfig, groups: Mapping[str, Arguments]) -> Sequence[str]:
     if on_gpu and given.get("torch_compile") and not given.get("fp16") and not with_tf32:
         found.append(tf32_note("torch_compile", "before trainer.train()"))
     return found
-
-
-def _per_device(tuned: TunedConfig, value: Value) -> Value:
-    return value // replicas(tuned) if isinstance(value, int) else value
 
 
 TRAINING_ARGUMENTS = format_of(

@@ -133,36 +133,24 @@ def time_section(console: Console, result: Result) -> None:
         before.iteration_s,
         after.iteration_s if after is not None and words.known(after.iteration_s) else 0.0,
     )
+    sides = {"": before} if after is None else {"before": before, "after": after}
     table = bare_table(2)
     table.add_column("one iteration", no_wrap=True)
-    table.add_column("before" if after is not None else "", justify="right", no_wrap=True)
-    if after is not None:
-        table.add_column("after", justify="right", no_wrap=True)
+    for name in sides:
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, overflow="crop")
     for row in rows:
-        cells = [Text(row.label), Text(words.duration_words(row.before_s))]
-        if after is not None:
-            cells.append(Text(words.duration_words(row.after_s)))
-        table.add_row(*cells, _bar(row.before_s, row.after_s, whole))
-    total = [
-        Text("total", style="bold"),
-        Text(words.duration_words(before.iteration_s), style="bold"),
-    ]
-    if after is not None:
-        total.append(Text(words.duration_words(after.iteration_s), style="bold"))
-    table.add_row(*total, Text(""))
-    unit = result.observation.job.sample_unit
-    body: list[Any] = [
-        table,
-        Text(
-            f"{'before: ' if after is not None else ''}{story.iteration_words(before, unit)}",
-            style="dim",
-        ),
-    ]
-    if after is not None:
-        body.append(Text(f"after: {story.iteration_words(after, unit)}", style="dim"))
-    unlike = story.unlike_iterations(result)
-    body += [Text(unlike, style="yellow")] if unlike else []
+        seconds = (row.before_s, row.after_s)[: len(sides)]
+        bar = _bar(row.before_s, row.after_s, whole)
+        table.add_row(Text(row.label), *map(words.duration_words, seconds), bar)
+    totals = (words.duration_words(side.iteration_s) for side in sides.values())
+    table.add_row("total", *totals, "", style="bold")
+    body: list[Any] = [table]
+    for name, side in sides.items():
+        said = story.iteration_words(side, result.observation.job.sample_unit)
+        body.append(Text(f"{name}: {said}" if name else said, style="dim"))
+    if unlike := story.unlike_iterations(result):
+        body.append(Text(unlike, style="yellow"))
     why = story.sentence(result.observation.bottleneck_why)
     if after is None and why:
         body.append(

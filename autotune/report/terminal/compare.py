@@ -21,7 +21,8 @@ OPERATOR_HEADS = ("operator", "A", "B", "change")
 
 def print_comparison(console: Console, it: Comparison) -> None:
     """Print the comparison. ``console`` must have markup and emoji off."""
-    for name, said in zip("AB", compared.runs_words((it.a, it.b)), strict=True):
+    for name, run in (("A", it.a), ("B", it.b)):
+        said = f"{words.clean(run.name, 80)}: {story.headline(run)}"
         console.print(Text.assemble((f"{name}  ", "bold"), said))
     console.print(Text(compared.said_of_speedups(it), style="bold"))
     if it.differences:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from autotune import words
-from autotune.explain.records import Finding, Operator
+from autotune.explain.records import Finding
 from autotune.export.fingerprint import compared
 from autotune.report.text import story
 from autotune.results import Anatomy, Interval, Result
@@ -183,12 +183,9 @@ def _times_s(result: Result) -> dict[str, float]:
     iteration_s = ends(result)[1].iteration_s
     found: dict[str, float] = {}
     for row in side.operators if side is not None and words.known(iteration_s) else ():
-        found[row.name] = found.get(row.name, 0.0) + _share(row) * iteration_s
+        share = row.share if words.known(row.share) else 0.0
+        found[row.name] = found.get(row.name, 0.0) + share * iteration_s
     return found
-
-
-def _share(row: Operator) -> float:
-    return min(max(row.share, 0.0), 1.0) if words.known(row.share) else 0.0
 
 
 def findings_apart(a: Result, b: Result) -> tuple[tuple[Finding, ...], tuple[Finding, ...]]:
@@ -267,10 +264,6 @@ def said_of_times(comparison: Comparison) -> list[str]:
             " of the unchanged job) and do not account for changes to the machine in between."
         ),
     ]
-
-
-def runs_words(results: Sequence[Result]) -> list[str]:
-    return [f"{words.clean(r.name, 80)}: {story.headline(r)}" for r in results]
 
 
 def _around(log: float, half: float) -> Interval:

@@ -96,31 +96,16 @@ def peak_rows(peaks: Sequence[Peak]) -> list[dict[str, str]]:
     for peak in peaks:
         unit = UNITS.get(peak.name)
         if unit is None:
-            rows.append(
-                {
-                    "name": "an empty call",
-                    "measured": words.duration_words(peak.value),
-                    "vendor": "",
-                    "source": "",
-                }
-            )
+            rows.append(("an empty call", words.duration_words(peak.value), "", ""))
             continue
-        vendor = (
-            f"{scaled_words(peak.vendor, unit)} ({min(100 * peak.value / peak.vendor, 100.0):.0f}%"
-            " reached)"
-            if peak.vendor
-            else "unknown"
-        )
+        vendor = "unknown"
+        if peak.vendor:
+            reached = min(100 * peak.value / peak.vendor, 100.0)
+            vendor = f"{scaled_words(peak.vendor, unit)} ({reached:.0f}% reached)"
         name = "memory" if peak.name == "memory" else f"{peak.name} matmul"
-        rows.append(
-            {
-                "name": name,
-                "measured": scaled_words(peak.value, unit),
-                "vendor": vendor,
-                "source": words.clean(peak.source, 120),
-            }
-        )
-    return rows
+        measured = scaled_words(peak.value, unit)
+        rows.append((name, measured, vendor, words.clean(peak.source, 120)))
+    return [dict(zip(("name", "measured", "vendor", "source"), row, strict=True)) for row in rows]
 
 
 def operator_table(side: Side, figures: Sequence[str]) -> Table:

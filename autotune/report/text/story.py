@@ -484,26 +484,18 @@ def withdrawn_rows(result: Result) -> list[tuple[str, str]]:
 
 def next_commands(result: Result, run_dir: Path) -> list[tuple[str, str]]:
     """(command, what it does); the commands can be typed as shown."""
-    where = shown_path(run_dir)
-    lines = []
+    shown = shown_path(run_dir)
+    where, config = shlex.quote(shown), shlex.quote(str(Path(shown) / "tuned.yaml"))
+    lines = {}
     if tuned(result):
-        lines.append(
-            (
-                f"autotune launch {shlex.quote(str(Path(where) / 'tuned.yaml'))}",
-                "run the job, tuned",
-            )
-        )
-        lines.append(
-            (
-                f"autotune export {shlex.quote(where)} --format diff",
-                "as a patch to your source; also shell, sbatch …",
-            )
-        )
+        lines[f"autotune launch {config}"] = "run the job, tuned"
+        as_patch = f"autotune export {where} --format diff"
+        lines[as_patch] = "as a patch to your source; also shell, sbatch …"
     elif result.trials:
-        lines.append((f"autotune show {shlex.quote(where)} --trials", "every configuration tried"))
+        lines[f"autotune show {where} --trials"] = "every configuration tried"
     if _in_mlflow(run_dir):
-        lines.append((f"autotune ui {shlex.quote(where)}", "compare the trials in MLflow"))
-    return lines
+        lines[f"autotune ui {where}"] = "compare the trials in MLflow"
+    return list(lines.items())
 
 
 def _in_mlflow(run_dir: Path) -> bool:

@@ -20,14 +20,7 @@ from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, Op
 from autotune_spaces.knobs import get, names
 from autotune_spaces.machine import probe
 
-# distribution -> what is lost without it
-LIBRARIES = {
-    "torch": "nothing can be tuned",
-    "optuna": "no search",
-    "mlflow": "no tracking in MLflow and no 'autotune ui'; the results stay in the run directory",
-    "ray": "no runs on other machines; the local executor is not affected",
-    "nvtx": "ranges in nsys traces have no domain of their own",
-}
+LIBRARIES = ("torch", "optuna", "mlflow", "ray", "nvtx")
 SMALL_SHM_GIB = 0.5  # several workers with images soon fill a container's default 64 MiB
 
 
@@ -76,11 +69,7 @@ def _read(path: str) -> str:
 
 def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list[str]:
     """What could be better, one sentence each."""
-    found = [
-        f"{name} is not installed: {LIBRARIES[name]}"
-        for name, version in libraries.items()
-        if not version
-    ]
+    found = []
     if libraries["torch"] and not machine.torch_version:
         found.append(f"torch {libraries['torch']} is installed but cannot be imported")
     if not machine.cxx_compiler:
@@ -212,10 +201,7 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
             "available" if report["pressure_stall_information"] else "not available",
         ),
         ("Python", machine["python_version"]),
-        *(
-            (name, version or f"not installed: {LIBRARIES[name]}")
-            for name, version in libraries.items()
-        ),
+        *((name, version or "not installed") for name, version in libraries.items()),
     ]
 
 

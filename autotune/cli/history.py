@@ -81,14 +81,15 @@ def _show(store: Store, what: list[str]) -> None:
 
 
 def _export(store: Store, what: list[str]) -> None:
-    text = "".join(f"{_line(run)}\n" for run in store.runs(most=-1))
+    runs = store.runs(most=-1)
+    text = "".join(f"{dumps(encode(run), separators=(',', ':'))}\n" for run in runs)
     if not what:
         typer.echo(text, nl=False)
         return
     with writing(what[0]):
         write_where_told(Path(what[0]), text)
     if Path(what[0]).is_file():  # not a pipe, which may be standard output
-        typer.echo(f"{what[0]}: {plural(text.count(chr(10)), 'run')}")
+        typer.echo(f"{what[0]}: {plural(len(runs), 'run')}")
 
 
 def _import(store: Store, what: list[str]) -> None:
@@ -143,7 +144,3 @@ def _outcome(run: PastRun) -> str:
     if not run.answer:
         return "keep your settings"
     return f"{factor_words(exp(run.log_gain))}  {config_words(run.answer)}"
-
-
-def _line(run: PastRun) -> str:
-    return dumps(encode(run), separators=(",", ":"))

@@ -19,11 +19,5 @@ def stop(id: RunId, address: Address = None, token_file: TokenFile = None) -> No
         typer.echo(f"{id} has already ended: {before.status.lower()}")
         return
     after = runs.stop(id)
-    typer.echo(
-        f"{id}: "
-        + (
-            after.status.lower()
-            if after.ended
-            else "waiting for a node; it will stop when it gets one"
-        )
-    )
+    waiting = "waiting for a node; it will stop when it gets one"
+    typer.echo(f"{id}: {after.status.lower() if after.ended else waiting}")

@@ -116,11 +116,9 @@ def knob_comments(tuned: TunedConfig) -> list[str]:
 
 
 def shown(value: object) -> str:
-    return (
-        {True: "true", False: "false", None: "unset"}.get(value, str(value))
-        if isinstance(value, (bool, type(None)))
-        else str(value)
-    )
+    if value is None:
+        return "unset"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def comment(text: str, indent: str = "# ") -> list[str]:
@@ -149,10 +147,7 @@ def head(tuned: TunedConfig, what: str) -> list[str]:
     p = tuned.provenance
     lines = comment(one_line(f"{tuned.name}: {what}"))
     if p.speedup and tuned.knobs:
-        lines += comment(
-            f"{p.speedup.estimate:.2f}x {p.better} ({p.speedup.low:.2f} to {p.speedup.high:.2f}) with"
-            " all of the settings below"
-        )
+        lines += comment(f"{p.gain} with all of the settings below")
     verdict = f"loss {p.loss}" if tuned.knobs else "nothing to change: this is the job as it is"
     lines += comment(
         one_line(

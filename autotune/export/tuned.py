@@ -95,10 +95,14 @@ class Provenance:
     sites: JobSites = JobSites()  # where in the job's source the settings belong
 
     @property
-    def better(self) -> str:
-        """What the speed-up is of, in words."""
+    def gain(self) -> str:
+        """``1.50x faster (1.40 to 1.60)``; "" if nothing was gained."""
+        if self.speedup is None:
+            return ""
         said = self.reason.partition(",")[0]
-        return said if said in BETTER.values() else BETTER["throughput"]
+        better = said if said in BETTER.values() else BETTER["throughput"]
+        it = self.speedup
+        return f"{it.estimate:.2f}x {better} ({it.low:.2f} to {it.high:.2f})"
 
 
 @dataclass(frozen=True)
@@ -318,11 +322,7 @@ def _headline(tuned: TunedConfig) -> list[str]:
             f"{_one_line(tuned.name)}: keep your settings. Nothing was proven faster with the loss"
             " unchanged."
         ]
-    gain = (
-        f"{p.speedup.estimate:.2f}x {p.better} ({p.speedup.low:.2f} to {p.speedup.high:.2f}), "
-        if p.speedup
-        else ""
-    )
+    gain = f"{p.gain}, " if p.gain else ""
     return [f"{_one_line(tuned.name)}: {gain}loss {p.loss or 'not checked'}."]
 
 

@@ -65,17 +65,6 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     assert "num_workers" in out
 
 
-def test_doctor_says_what_is_lost(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from autotune.cli import doctor
-
-    installed = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: "" if name == "ray" else installed(name))
-    assert main(["doctor"]) == 0
-    assert "not installed: no runs on other machines" in capsys.readouterr().out
-
-
 def test_the_readme_names_every_knob() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     assert [name for name in names() if f"`{name}`" not in readme] == []

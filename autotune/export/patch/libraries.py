@@ -57,12 +57,7 @@ def option(file: str, knob: str, value: object) -> str:
         return ""
     if knob == "optimizer_impl" and value != "fused":
         return ""
-    short = "b" if value == "bfloat16" else "fp" if value == "float16" else ""
-    short = {"b": "bf", "fp": "fp"}.get(short, "")
-    return (
-        template.format(
-            value=value, short=short, lightning={"bf": "bf16", "fp": "16"}.get(short, "")
-        )
-        if template
-        else ""
+    short, lightning = {"bfloat16": ("bf", "bf16"), "float16": ("fp", "16")}.get(
+        str(value), ("", "")
     )
+    return template.format(value=value, short=short, lightning=lightning)

@@ -5,9 +5,11 @@ The live table is in live_table.py.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import IO
 
 from autotune import words
@@ -87,12 +89,10 @@ def open_progress(
         ValueError: ``kind`` is unknown.
     """
     stream = sys.stdout if stream is None else stream
-    if kind == "quiet":
-        return QuietProgress(stream)
-    if kind == "silent":
-        return SilentProgress(stream)
-    if kind == "json":
-        return JsonProgress(stream)
+    displays: dict[str, Callable[[IO[str]], Progress]]
+    displays = {"quiet": QuietProgress, "silent": SilentProgress, "json": JsonProgress}
+    if kind in displays:
+        return displays[kind](stream)
     if kind != "auto":
         raise ValueError(f"{kind!r} is not a progress display: auto, quiet, silent or json")
     if _can_draw(stream):
@@ -106,9 +106,7 @@ def _can_draw(stream: IO[str]) -> bool:
     """Whether ``stream`` is a terminal with cursor movement and UTF-8."""
     try:
         terminal = stream.isatty()
-    except (AttributeError, ValueError):
+        utf8 = codecs.lookup(getattr(stream, "encoding", "")).name == "utf-8"
+    except (AttributeError, LookupError, TypeError, ValueError):
         return False
-    utf8 = (getattr(stream, "encoding", None) or "").lower().replace("-", "").replace(
-        "_", ""
-    ) == "utf8"
     return terminal and utf8 and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")

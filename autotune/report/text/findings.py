@@ -38,7 +38,6 @@ class PlaceRow:
 @dataclass(frozen=True)
 class FindingRow:
     title: str
-    rule: str
     cost: str  # "27.0 ms per iteration (34%)"; "" if it was not measured
     width: float  # share of the iteration in percent, for the bar
     after: str  # the cost left in the winner; "" if cured or unknown
@@ -97,7 +96,6 @@ def _row(finding: Finding, result: Result) -> FindingRow:
     workdir = str(result.environment.get("workdir", "") or "")
     return FindingRow(
         title=words.clean(finding.title, 120),
-        rule=words.clean(finding.rule, 60),
         cost=_cost(finding),
         width=(
             round(100 * min(max(finding.share, 0.0), 1.0), 2) if words.known(finding.share) else 0.0

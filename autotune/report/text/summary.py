@@ -105,23 +105,16 @@ def _percent(share: float | None) -> str:
 
 def nsight_words(facts: NsightFacts) -> list[str]:
     """What Nsight Systems saw, as sentences."""
-    said = (
-        [
-            f"the device was busy {100 * facts.busy_s / facts.window_s:.0f}% of"
-            f" {words.duration_words(facts.window_s)}"
-        ]
-        if facts.window_s > 0
-        else []
-    )
+    said = []
+    if facts.window_s > 0:
+        busy, window = facts.busy_s / facts.window_s, words.duration_words(facts.window_s)
+        said.append(f"the device was busy {100 * busy:.0f}% of {window}")
     per_step = f", {facts.launches / facts.steps:,.0f} per iteration" if facts.steps else ""
     said.append(f"{words.plural(facts.launches, 'kernel launch', 'kernel launches')}{per_step}")
-    if facts.host_to_device_bytes:
-        rate = (
-            f" at {scaled_words(facts.host_to_device_bytes / facts.host_to_device_s, 'B/s')}"
-            if facts.host_to_device_s
-            else ""
-        )
-        said.append(f"{scaled_words(facts.host_to_device_bytes, 'B')} copied to the device{rate}")
+    if copied := facts.host_to_device_bytes:
+        copy_s = facts.host_to_device_s
+        rate = f" at {scaled_words(copied / copy_s, 'B/s')}" if copy_s else ""
+        said.append(f"{scaled_words(copied, 'B')} copied to the device{rate}")
     return [story.sentence(text) for text in said]
 
 

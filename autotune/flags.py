@@ -18,31 +18,19 @@ def finite(value: float | None) -> float | None:
 TunedRun = Annotated[
     Path,
     typer.Argument(
-        metavar="RUN",
-        help="A run's directory, its name under autotune-runs/, or a tuned.yaml.",
-        show_default=False,
+        metavar="RUN", help="A run's directory, its name under autotune-runs/, or a tuned.yaml."
     ),
 ]
 FinishedRun = Annotated[
-    str,
-    typer.Argument(
-        help="A run's directory, its name under autotune-runs/, or a result.json.",
-        show_default=False,
-    ),
+    str, typer.Argument(help="A run's directory, its name under autotune-runs/, or a result.json.")
 ]
 Minutes = Annotated[
     float | None,
-    typer.Option(
-        min=0.1, callback=finite, help="Time budget, instead of the job file's.", show_default=False
-    ),
+    typer.Option(min=0.1, callback=finite, help="Time budget, instead of the job file's."),
 ]
 Trials = Annotated[
     int | None,
-    typer.Option(
-        min=1,
-        help="Maximum number of configurations to try, instead of the job file's.",
-        show_default=False,
-    ),
+    typer.Option(min=1, help="Maximum number of configurations to try, instead of the job file's."),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the search.")]
 Nsys = Annotated[

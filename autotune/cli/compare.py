@@ -20,10 +20,9 @@ from autotune.run_directory import find_result
 
 def compare(
     run_a: FinishedRun,
-    run_b: Annotated[str, typer.Argument(help="The other run.", show_default=False)],
+    run_b: Annotated[str, typer.Argument(help="The other run.")],
     html: Annotated[
-        Path | None,
-        typer.Option("--html", help="Also write the comparison as a page.", show_default=False),
+        Path | None, typer.Option("--html", help="Also write the comparison as a page.")
     ] = None,
     anyway: Annotated[
         bool,

@@ -20,10 +20,7 @@ def export(
     run: TunedRun,
     form: Annotated[str, typer.Option("--format", "-f", help=HELP)] = "yaml",
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="File to write. [default: print it]", show_default=False
-        ),
+        Path | None, typer.Option("--output", "-o", help="File to write. [default: print it]")
     ] = None,
 ) -> None:
     """Write a run's tuned settings in another form: a script, a launcher command line, a cluster

@@ -24,10 +24,9 @@ ACTIONS = "list, show RUN…, export [FILE], import FILE…, forget RUN… (or: 
 
 
 def history(
-    action: Annotated[str, typer.Argument(help=ACTIONS, show_default=False)] = "list",
+    action: Annotated[str, typer.Argument(help=ACTIONS)] = "list",
     what: Annotated[
-        list[str] | None,
-        typer.Argument(help="Run IDs or their first characters, or files.", show_default=False),
+        list[str] | None, typer.Argument(help="Run IDs or their first characters, or files.")
     ] = None,
     store: Annotated[
         Path | None,
@@ -35,8 +34,7 @@ def history(
             help=(
                 "The history file. [default: AUTOTUNE_STORE, else history.sqlite in"
                 " ~/.local/share/autotune]"
-            ),
-            show_default=False,
+            )
         ),
     ] = None,
 ) -> None:

@@ -32,43 +32,28 @@ def judge(
     a: Annotated[
         Path,
         typer.Argument(
-            help="A job file, a tuned.yaml, a run's directory or its name under autotune-runs/.",
-            show_default=False,
+            help="A job file, a tuned.yaml, a run's directory or its name under autotune-runs/."
         ),
     ],
     b: Annotated[
-        Path | None,
-        typer.Argument(
-            help="The same for B; without it, B is A with a change.", show_default=False
-        ),
+        Path | None, typer.Argument(help="The same for B; without it, B is A with a change.")
     ] = None,
-    b_command: Annotated[
-        str, typer.Option("--b-command", help="B's command.", show_default=False)
-    ] = "",
+    b_command: Annotated[str, typer.Option("--b-command", help="B's command.")] = "",
     b_env: Annotated[
         list[str] | None,
         typer.Option(
-            "--b-env",
-            metavar="NAME=VALUE",
-            help="Environment variable for B; repeatable.",
-            show_default=False,
+            "--b-env", metavar="NAME=VALUE", help="Environment variable for B; repeatable."
         ),
     ] = None,
     b_python: Annotated[
-        Path | None,
-        typer.Option(
-            "--b-python", help="B's Python, from another environment.", show_default=False
-        ),
+        Path | None, typer.Option("--b-python", help="B's Python, from another environment.")
     ] = None,
-    base_ref: Annotated[
-        str, typer.Option("--base-ref", help="A is the job in this commit.", show_default=False)
-    ] = "",
+    base_ref: Annotated[str, typer.Option("--base-ref", help="A is the job in this commit.")] = "",
     head_ref: Annotated[
         str, typer.Option("--head-ref", help="B is the job in this commit.")
     ] = "HEAD",
     fail_if: Annotated[
-        list[str] | None,
-        typer.Option("--fail-if", metavar="CONDITION", help=FAIL_IF, show_default=False),
+        list[str] | None, typer.Option("--fail-if", metavar="CONDITION", help=FAIL_IF)
     ] = None,
     minutes: Annotated[
         float | None,
@@ -76,7 +61,6 @@ def judge(
             min=0.1,
             callback=finite,
             help="Time budget. [default: 10, or the job file's if it is smaller]",
-            show_default=False,
         ),
     ] = None,
     margin: Annotated[
@@ -94,30 +78,22 @@ def judge(
             help=(
                 "How B's loss may differ: exact, rounding, random-stream or statistical. [default:"
                 " as B's knobs may change it, at least rounding]"
-            ),
-            show_default=False,
+            )
         ),
     ] = "",
     run_dir: Annotated[
         Path | None,
-        typer.Option(
-            help="Directory for all files. [default: autotune-runs/<name>-judge]",
-            show_default=False,
-        ),
+        typer.Option(help="Directory for all files. [default: autotune-runs/<name>-judge]"),
     ] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; an earlier judgement is moved aside.")
     ] = False,
     markdown: Annotated[
-        Path | None,
-        typer.Option("--markdown", help="Write a page for a pull request.", show_default=False),
+        Path | None, typer.Option("--markdown", help="Write a page for a pull request.")
     ] = None,
-    junit: Annotated[
-        Path | None, typer.Option("--junit", help="Write JUnit XML.", show_default=False)
-    ] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML.")] = None,
     sarif: Annotated[
-        Path | None,
-        typer.Option("--sarif", help="Write B's findings as SARIF.", show_default=False),
+        Path | None, typer.Option("--sarif", help="Write B's findings as SARIF.")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the judgement as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the judgement only.")] = False,

@@ -19,9 +19,7 @@ PIPED_WIDTH = 200  # characters; a table in a file or a pipe is not wrapped to a
 
 
 def knobs(
-    name: Annotated[
-        str | None, typer.Argument(help="Show this knob's card.", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="Show this knob's card.")] = None,
 ) -> None:
     """List the knobs, or explain one: what it does, when it helps, when it does not, whether it can change
     the loss.

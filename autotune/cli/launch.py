@@ -27,16 +27,13 @@ def launch(
     tuned: TunedRun,
     extra: Annotated[
         list[str] | None,
-        typer.Argument(
-            help="After --: words added to the command.", metavar="-- ARGS", show_default=False
-        ),
+        typer.Argument(help="After --: words added to the command.", metavar="-- ARGS"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Value of {seed} in the command.")] = 0,
     out: Annotated[
         Path | None,
         typer.Option(
-            help=("Value of {trial_dir} in the command. [default: out/ in the job's directory]"),
-            show_default=False,
+            help=("Value of {trial_dir} in the command. [default: out/ in the job's directory]")
         ),
     ] = None,
     force: Annotated[

@@ -24,19 +24,14 @@ from autotune_spaces.knobs import create, names
 
 
 def profile(
-    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    job: Annotated[Path, typer.Argument(help="The job file.")],
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KNOB=VALUE", help="Set this knob; repeatable.", show_default=False
-        ),
+        typer.Option("--set", metavar="KNOB=VALUE", help="Set this knob; repeatable."),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Directory for page and traces. [default: autotune-runs/<name>-profile]",
-            show_default=False,
-        ),
+        typer.Option(help="Directory for page and traces. [default: autotune-runs/<name>-profile]"),
     ] = None,
     nvtx_modules: Annotated[
         int,

@@ -17,13 +17,10 @@ from autotune.running import tune_job
 
 
 def run(
-    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    job: Annotated[Path, typer.Argument(help="The job file.")],
     run_dir: Annotated[
         Path | None,
-        typer.Option(
-            help="Directory for all files of this run. [default: autotune-runs/<name>]",
-            show_default=False,
-        ),
+        typer.Option(help="Directory for all files of this run. [default: autotune-runs/<name>]"),
     ] = None,
     fresh: Annotated[
         bool,
@@ -52,10 +49,7 @@ def run(
         ),
     ] = False,
     store: Annotated[
-        Path | None,
-        typer.Option(
-            help="The history file. [default: see `autotune history --help`]", show_default=False
-        ),
+        Path | None, typer.Option(help="The history file. [default: see `autotune history --help`]")
     ] = None,
     nsys: Nsys = False,
     ncu: Ncu = False,

@@ -29,16 +29,12 @@ from autotune.words import plural
 
 
 def submit(
-    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    job: Annotated[Path, typer.Argument(help="The job file.")],
     address: Address = None,
     token_file: TokenFile = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PATTERN",
-            help="Files not to send, as in .gitignore; repeatable.",
-            show_default=False,
-        ),
+        typer.Option(metavar="PATTERN", help="Files not to send, as in .gitignore; repeatable."),
     ] = None,
     no_gitignore: Annotated[
         bool, typer.Option("--no-gitignore", help="Also send what .gitignore excludes.")
@@ -57,7 +53,6 @@ def submit(
                 "Cores reserved for the run; 0: run on the head. [default: a whole node; with --gpus"
                 " N: none]"
             ),
-            show_default=False,
         ),
     ] = None,
     gpus: Annotated[
@@ -68,17 +63,13 @@ def submit(
                 "GPUs reserved for the run; 0: it sees none. [default: a whole node; with --cpus N:"
                 " 0]"
             ),
-            show_default=False,
         ),
     ] = None,
     minutes: Minutes = None,
     trials: Trials = None,
     seed: Seed = 0,
     resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID", help="Continue the run of an earlier submission.", show_default=False
-        ),
+        str | None, typer.Option(metavar="ID", help="Continue the run of an earlier submission.")
     ] = None,
     follow: Annotated[
         bool,

@@ -14,18 +14,13 @@ from autotune.words import plural
 
 def sync(
     run: Annotated[
-        Path,
-        typer.Argument(
-            help="A run's directory, or its name under autotune-runs/.", show_default=False
-        ),
+        Path, typer.Argument(help="A run's directory, or its name under autotune-runs/.")
     ],
     uri: Annotated[
-        str | None,
-        typer.Option(help="Where to send it. [default: the run's own store]", show_default=False),
+        str | None, typer.Option(help="Where to send it. [default: the run's own store]")
     ] = None,
     experiment: Annotated[
-        str | None,
-        typer.Option(help="MLflow experiment. [default: the run's own]", show_default=False),
+        str | None, typer.Option(help="MLflow experiment. [default: the run's own]")
     ] = None,
 ) -> None:
     """Send a run's record to MLflow. What is already there is not sent again.

@@ -17,13 +17,11 @@ def ui(
     run: Annotated[
         Path | None,
         typer.Argument(
-            help="A run's directory, or its name under autotune-runs/. [default: all runs there]",
-            show_default=False,
+            help="A run's directory, or its name under autotune-runs/. [default: all runs there]"
         ),
     ] = None,
     uri: Annotated[
-        str | None,
-        typer.Option(help="An MLflow store, instead of a run's own.", show_default=False),
+        str | None, typer.Option(help="An MLflow store, instead of a run's own.")
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
 ) -> None:

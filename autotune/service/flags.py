@@ -13,8 +13,7 @@ Address = Annotated[
         help=(
             "The cluster's dashboard. [default: RAY_API_SERVER_ADDRESS, RAY_ADDRESS or"
             " http://127.0.0.1:8265]"
-        ),
-        show_default=False,
+        )
     ),
 ]
 TokenFile = Annotated[
@@ -23,13 +22,9 @@ TokenFile = Annotated[
         help=(
             "File with the cluster's token. [default: RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or"
             " ~/.ray/auth_token]"
-        ),
-        show_default=False,
+        )
     ),
 ]
 RunId = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID", help="The run's ID, as `autotune submit` printed it.", show_default=False
-    ),
+    str, typer.Argument(metavar="ID", help="The run's ID, as `autotune submit` printed it.")
 ]

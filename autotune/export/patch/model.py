@@ -221,37 +221,19 @@ def _assigned(file: SourceFile, call: cst.Call, name: str) -> Made | None:
 
 
 def _set_by_method(file: SourceFile, owner: cst.ClassDef, name: str) -> Statement | None:
-    """The statement in a method of ``owner`` that sets the attribute ``name`` last.
-
-    The method is ``__init__``, or else the only one that sets it.
+    """The statement, in the one method of ``owner`` that sets the attribute ``name``, that sets it
+    last.
 
     Raises:
-        Refused: several methods set it, and not just to move it.
+        Refused: several methods set it.
     """
-    nodes = list(_assignments(owner, name, nested=True))
-    methods: dict[object, cst.CSTNode] = {file.function(node): node for node in nodes}
-    first = [
-        node
-        for method, node in methods.items()
-        if isinstance(method, cst.FunctionDef) and method.name.value == "__init__"
-    ]
-    # one made of itself is moved, or wrapped
-    of, _, attribute = name.rpartition(".")
-    itself = m.Attribute(value=m.Name(of), attr=m.Name(attribute))
-    making = {
-        file.function(node)
-        for node in nodes
-        if not isinstance(node, (cst.Assign, cst.AnnAssign))
-        or node.value is None
-        or not m.findall(node.value, itself)
-    }
-    if len(making) > 1:
+    last = {file.function(node): node for node in _assignments(owner, name, nested=True)}
+    if len(last) > 1:
         raise Refused(
             f"several methods of {owner.name.value} set `{name}`, so it is unclear which one"
             " makes the model"
         )
-    chosen = first or [node for method, node in methods.items() if method in making]
-    return file.blocks(chosen[0])[-1][1] if chosen else None
+    return next((file.blocks(node)[-1][1] for node in last.values()), None)
 
 
 def _assignments(scope: cst.CSTNode, name: str, nested: bool = False) -> Iterator[cst.CSTNode]:

@@ -21,9 +21,7 @@ from autotune.run_directory import find_result
 def compare(
     run_a: FinishedRun,
     run_b: Annotated[str, typer.Argument(help="The other run.")],
-    html: Annotated[
-        Path | None, typer.Option("--html", help="Also write the comparison as a page.")
-    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write the comparison as a page.")] = None,
     anyway: Annotated[
         bool,
         typer.Option(

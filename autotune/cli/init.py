@@ -24,7 +24,7 @@ def init(
         "job.yaml"
     ),
     name: Annotated[
-        str, typer.Option("--name", help="The job's name. [default: that of the script or folder]")
+        str, typer.Option(help="The job's name. [default: that of the script or folder]")
     ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:

@@ -38,23 +38,17 @@ def judge(
     b: Annotated[
         Path | None, typer.Argument(help="The same for B; without it, B is A with a change.")
     ] = None,
-    b_command: Annotated[str, typer.Option("--b-command", help="B's command.")] = "",
+    b_command: Annotated[str, typer.Option(help="B's command.")] = "",
     b_env: Annotated[
         list[str] | None,
-        typer.Option(
-            "--b-env", metavar="NAME=VALUE", help="Environment variable for B; repeatable."
-        ),
+        typer.Option(metavar="NAME=VALUE", help="Environment variable for B; repeatable."),
     ] = None,
     b_python: Annotated[
-        Path | None, typer.Option("--b-python", help="B's Python, from another environment.")
+        Path | None, typer.Option(help="B's Python, from another environment.")
     ] = None,
-    base_ref: Annotated[str, typer.Option("--base-ref", help="A is the job in this commit.")] = "",
-    head_ref: Annotated[
-        str, typer.Option("--head-ref", help="B is the job in this commit.")
-    ] = "HEAD",
-    fail_if: Annotated[
-        list[str] | None, typer.Option("--fail-if", metavar="CONDITION", help=FAIL_IF)
-    ] = None,
+    base_ref: Annotated[str, typer.Option(help="A is the job in this commit.")] = "",
+    head_ref: Annotated[str, typer.Option(help="B is the job in this commit.")] = "HEAD",
+    fail_if: Annotated[list[str] | None, typer.Option(metavar="CONDITION", help=FAIL_IF)] = None,
     minutes: Annotated[
         float | None,
         typer.Option(
@@ -88,13 +82,9 @@ def judge(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; an earlier judgement is moved aside.")
     ] = False,
-    markdown: Annotated[
-        Path | None, typer.Option("--markdown", help="Write a page for a pull request.")
-    ] = None,
-    junit: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML.")] = None,
-    sarif: Annotated[
-        Path | None, typer.Option("--sarif", help="Write B's findings as SARIF.")
-    ] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write a page for a pull request.")] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write JUnit XML.")] = None,
+    sarif: Annotated[Path | None, typer.Option(help="Write B's findings as SARIF.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the judgement as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the judgement only.")] = False,
 ) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from autotune.export.launching import knobs_of, needs_launch
 from autotune.export.tuned import TunedConfig, TunedKnob
 from autotune.job.command import fill, placeholders
+from autotune.words import clean
 from autotune_spaces.base import Knob, Scope, Start, Value
 from autotune_spaces.shell_line import expanding, shell_line
 from autotune_spaces.space import command_line
@@ -105,7 +106,7 @@ def ask_for_secrets(tuned: TunedConfig) -> list[str]:
 def in_words(name: str, knob: TunedKnob) -> str:
     """ "num_workers = 4 (was 0), 1.62x by itself"."""
     gain = f", {knob.gain.estimate:.2f}x by itself" if knob.gain else ""
-    return one_line(f"{name} = {shown(knob.value)} (was {shown(knob.was)}){gain}")
+    return clean(f"{name} = {shown(knob.value)} (was {shown(knob.was)}){gain}")
 
 
 def knob_comments(tuned: TunedConfig) -> list[str]:
@@ -126,10 +127,6 @@ def comment(text: str, indent: str = "# ") -> list[str]:
     return [(indent + part).rstrip() for part in text.splitlines() or [""]]
 
 
-def one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
 def _set_by_knobs(tuned: TunedConfig) -> set[str]:
     """The variables that the settings set or unset."""
     found = {"OMP_NUM_THREADS"} if "intra_op_threads" in tuned.knobs else set()
@@ -145,12 +142,12 @@ def _set_by_knobs(tuned: TunedConfig) -> set[str]:
 def head(tuned: TunedConfig, what: str) -> list[str]:
     """Title lines: the job, what this file is, where its settings come from."""
     p = tuned.provenance
-    lines = comment(one_line(f"{tuned.name}: {what}"))
+    lines = comment(clean(f"{tuned.name}: {what}"))
     if p.speedup and tuned.knobs:
         lines += comment(f"{p.gain} with all of the settings below")
     verdict = f"loss {p.loss}" if tuned.knobs else "nothing to change: this is the job as it is"
     lines += comment(
-        one_line(
+        clean(
             f"{verdict}; measured on {p.machine.get('device_name', 'an unknown device')}, torch"
             f" {p.machine.get('torch_version', '?')}"
         )
@@ -159,7 +156,7 @@ def head(tuned: TunedConfig, what: str) -> list[str]:
     elsewhere = {n: v for n, v in (p.environment or {}).items() if n not in known}
     if elsewhere:
         set_there = " ".join(f"{n}={shlex.quote(v)}" for n, v in elsewhere.items())
-        lines += comment(one_line(f"tuned in a shell with {set_there}: set the same here"))
+        lines += comment(clean(f"tuned in a shell with {set_there}: set the same here"))
     if p.footprint.nodes > 1:
         lines += comment(f"tuned as one job across {p.footprint.nodes} nodes: start it on as many")
     return lines

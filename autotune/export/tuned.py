@@ -31,6 +31,7 @@ from autotune.secrets import (
     secret_values,
     split_secret_flags,
 )
+from autotune.words import clean
 from autotune_spaces import knobs as knob_registry
 from autotune_spaces.base import Value
 from autotune_spaces.codec import encode
@@ -319,15 +320,11 @@ def _headline(tuned: TunedConfig) -> list[str]:
     p = tuned.provenance
     if not tuned.knobs:
         return [
-            f"{_one_line(tuned.name)}: keep your settings. Nothing was proven faster with the loss"
+            f"{clean(tuned.name)}: keep your settings. Nothing was proven faster with the loss"
             " unchanged."
         ]
     gain = f"{p.gain}, " if p.gain else ""
-    return [f"{_one_line(tuned.name)}: {gain}loss {p.loss or 'not checked'}."]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return [f"{clean(tuned.name)}: {gain}loss {p.loss or 'not checked'}."]
 
 
 def _told(record: Any) -> Any:

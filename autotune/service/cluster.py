@@ -152,40 +152,36 @@ class Cluster:
         )
 
 
-def find_cluster(
-    address: str | None, token_file: Path | None, env: Mapping[str, str] = os.environ
-) -> Cluster:
+def find_cluster(address: str | None, token_file: Path | None) -> Cluster:
     """The cluster that flags and environment name. It is not contacted yet.
 
     Raises:
         InputError: they do not name an address, or the token's file cannot be read.
     """
     _require_client()
-    token, token_from = _token(token_file, env)
-    return Cluster(*_address(address, env), token, token_from)
+    token, token_from = _token(token_file)
+    return Cluster(*_address(address), token, token_from)
 
 
 def _require_client() -> None:
-    """The packages that Ray's job client and the archive need."""
+    """The packages that Ray's job client needs; ``service`` brings them."""
     from importlib.util import find_spec
 
-    missing = [
-        name for name in ("ray", "requests", "aiohttp", "pathspec") if find_spec(name) is None
-    ]
+    missing = [name for name in ("requests", "aiohttp") if find_spec(name) is None]
     if missing:
         found = f"{', '.join(missing)} not installed, but needed to submit runs"
         remedy = "pip install '.[service]' in a clone of autotune's repository"
         raise InputError(found, where="autotune", remedy=remedy)
 
 
-def _address(given: str | None, env: Mapping[str, str]) -> tuple[str, str]:
+def _address(given: str | None) -> tuple[str, str]:
     if given is not None:
         return _http(given, "--address"), "--address"
     for name in ADDRESS_VARIABLES:
         # RAY_ADDRESS is often an address inside the cluster (auto, host:6379): that is no mistake,
         # but of no use here.
-        if env.get(name, "").startswith(("http://", "https://")):
-            return _http(env[name], name), name
+        if (named := os.environ.get(name, "")).startswith(("http://", "https://")):
+            return _http(named, name), name
     return DEFAULT_ADDRESS, "--address"
 
 
@@ -206,13 +202,13 @@ def _http(text: str, where: str) -> str:
     return text.rstrip("/")
 
 
-def _token(file: Path | None, env: Mapping[str, str]) -> tuple[str, str]:
+def _token(file: Path | None) -> tuple[str, str]:
     """(token, where it comes from); both empty if there is none."""
     if file is not None:
         return _read_token(file, "--token-file"), "--token-file"
-    if token := env.get("RAY_AUTH_TOKEN", "").strip():
+    if token := os.environ.get("RAY_AUTH_TOKEN", "").strip():
         return _printable(token, "RAY_AUTH_TOKEN"), "RAY_AUTH_TOKEN"
-    if path := env.get("RAY_AUTH_TOKEN_PATH", ""):
+    if path := os.environ.get("RAY_AUTH_TOKEN_PATH", ""):
         return _read_token(Path(path), "RAY_AUTH_TOKEN_PATH"), "RAY_AUTH_TOKEN_PATH"
     default = Path("~/.ray/auth_token").expanduser()
     return (_read_token(default, str(default)), str(default)) if default.is_file() else ("", "")

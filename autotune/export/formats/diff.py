@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from autotune.errors import InputError
 from autotune.export.formats.base import Format
-from autotune.export.shell_words import comment, head, in_words, one_line
+from autotune.export.shell_words import comment, head, in_words
 from autotune.export.tuned import TunedConfig
+from autotune.words import clean
 
 if TYPE_CHECKING:
     from autotune.export.patch.plan import Patch
@@ -75,7 +76,7 @@ def _header(tuned: TunedConfig, patch: Patch) -> list[str]:
                 f"  {in_words(knob, tuned.knobs[knob])}: {', '.join(item.change.where)}"
             )
     notes = dict.fromkeys(note for item in patch.written for note in item.change.notes)
-    lines += [text for note in notes for text in comment(f"  Note: {one_line(note)}.")]
+    lines += [text for note in notes for text in comment(f"  Note: {clean(note)}.")]
     if patch.unwritten:
         lines += [
             "#",
@@ -87,7 +88,7 @@ def _header(tuned: TunedConfig, patch: Patch) -> list[str]:
         lines += comment("(`autotune launch` on a patched source would set some of it twice):")
     for missing in patch.unwritten:
         lines += comment(
-            f"  {in_words(missing.knob, tuned.knobs[missing.knob])}: {one_line(missing.reason)}."
+            f"  {in_words(missing.knob, tuned.knobs[missing.knob])}: {clean(missing.reason)}."
         )
         lines += comment(missing.instead, "#       ") if missing.instead else []
     return lines

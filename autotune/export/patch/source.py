@@ -19,6 +19,7 @@ from libcst.metadata import (
 )
 
 from autotune.export.patch.libraries import owner_of
+from autotune.words import clean
 from autotune_spaces.sites import BuiltSite, SourceCall
 
 Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
@@ -80,11 +81,11 @@ class SourceFile:
         if self._between(site)[: len(site.text)] != site.text or not site.text:
             raise Refused(
                 f"{where} has changed since the run, or is already patched:"
-                f" `{_short(site.text)}` was there"
+                f" `{clean(site.text, 60)}` was there"
             )
         if not around:  # e.g. a loop fed by one of the job's generators
             raise Refused(
-                f"{where} runs it implicitly, with no call to edit: `{_short(site.text)}`"
+                f"{where} runs it implicitly, with no call to edit: `{clean(site.text, 60)}`"
             )
         # The innermost enclosing call: for a method call over several lines, Python records only
         # the part from the method's name on.
@@ -230,7 +231,7 @@ class SourceTree:
         """
         if not site.own:
             raise Refused(
-                f"`{_short(site.text)}` is in {owner_of(site.file)} ({site.file}:{site.line}),"
+                f"`{clean(site.text, 60)}` is in {owner_of(site.file)} ({site.file}:{site.line}),"
                 " not in your own source"
             )
         return self.open(site.file)
@@ -257,8 +258,3 @@ class SourceTree:
 def _encloses(place: CodeRange, site: SourceCall) -> bool:
     start, end = (place.start.line, place.start.column), (place.end.line, place.end.column)
     return start <= (site.line, site.column) and (site.end_line, site.end_column) <= end
-
-
-def _short(text: str, most: int = 60) -> str:
-    words = " ".join(text.split())
-    return words if len(words) <= most else words[: most - 1] + "…"

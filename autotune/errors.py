@@ -12,6 +12,8 @@ Exit code 0 is a finished run, whatever its verdict; 1 is a bug in autotune.
 
 from __future__ import annotations
 
+import re
+
 
 class AutotuneError(Exception):
     """An error with an exit code and advice.
@@ -59,3 +61,18 @@ class ClusterLost(AutotuneError):
 
 class Interrupted(AutotuneError):
     exit_code = 130
+
+
+def request_failure(error: BaseException) -> str:
+    """Why a request failed, in a few words: HTTP's libraries wrap the reason several times."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    for pattern in (
+        r"\[Errno -?\d+\] ([^'\")]+)",
+        r"(certificate verify failed[^)]*)",
+        r"((?:Read|Connect\w*) .*?timed? ?out)",
+        r"(timed out)",
+        r"Caused by (.*)",
+    ):
+        if match := re.search(pattern, text, re.IGNORECASE):
+            return match[1].strip()
+    return text

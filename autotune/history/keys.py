@@ -22,7 +22,8 @@ from autotune_spaces.codec import encode
 
 MACHINE = ("device", "device_name", "device_count", "compute_capability", "cpu_model", "cores")
 SOFTWARE = ("torch_version", "python_version", "cuda_version", "cudnn_version", "platform")
-LOADER_PLACE = ("site", "key")  # of LoaderFacts: where it is in the code, not what it is
+# of LoaderFacts: where it is in the code, not what it is, and what was measured of it
+NOT_OF_LOADER = ("site", "key", "batch_mib")
 SETTINGS = """
     device own_autocast own_scaler own_compile matmul_precision cudnn_benchmark intra_op_threads
     world_size backend sharded attention
@@ -57,7 +58,7 @@ def keys_of(spec: JobSpec, observation: Observation, code: Mapping[str, str]) ->
         code: digests of the job's files when the run began, see :mod:`autotune.job.sources`.
     """
     job, machine = encode(observation.job), encode(observation.machine)
-    loader = {k: v for k, v in (job["loader"] or {}).items() if k not in LOADER_PLACE}
+    loader = {k: v for k, v in (job["loader"] or {}).items() if k not in NOT_OF_LOADER}
     of_job = {
         "code": dict(code),
         "command": list(mask_command(spec.command)),
@@ -66,7 +67,7 @@ def keys_of(spec: JobSpec, observation: Observation, code: Mapping[str, str]) ->
         "settings": {name: job[name] for name in SETTINGS},
         "models": [{k: v for k, v in m.items() if k != "input_shapes"} for m in job["models"]],
         "optimizers": job["optimizers"],
-        "loader": {k: v for k, v in loader.items() if k not in ("batch_mib",)},
+        "loader": loader,
         "executor": encode(spec.executor.identity()),
     }
     of_machine = {

@@ -178,20 +178,13 @@ def past_run(spec: JobSpec, result: Result, code: Mapping[str, str], number: str
     if confirmation is not None and confirmation.pairs:
         s = confirmation.speedup
         error = math.log(s.high / s.low) / 4 if s.high > s.low > 0 else 0.0
-        measured.append(
-            Measured(
-                hidden(confirmation.config),
-                "confirmed",
-                -math.log(s.estimate),
-                error,
-                confirmation.pairs,
-            )
-        )
-    own = {
-        g.knob: g
+        config, ratio = hidden(confirmation.config), -math.log(s.estimate)
+        measured.append(Measured(config, "confirmed", ratio, error, confirmation.pairs))
+    own = [  # under the names that are stored
+        (hidden_item(g.knob, result.knobs[g.knob])[0], g.speedup, g.at_least)
         for g in result.gains
         if g.kept and g.speedup is not None and g.knob in result.knobs
-    }
+    ]
     return PastRun(
         id=number,
         at=round(time.time(), 1),
@@ -203,12 +196,8 @@ def past_run(spec: JobSpec, result: Result, code: Mapping[str, str], number: str
         loss=result.loss.verdict,
         answer=hidden(result.knobs),
         log_gain=math.log(result.speedup.estimate),
-        gains={
-            hidden_item(k, result.knobs[k])[0]: (own_gain.estimate, own_gain.low, own_gain.high)
-            for k, g in own.items()
-            if (own_gain := g.speedup) is not None
-        },
-        at_least=tuple(hidden_item(k, result.knobs[k])[0] for k, g in own.items() if g.at_least),
+        gains={name: (gain.estimate, gain.low, gain.high) for name, gain, _ in own},
+        at_least=tuple(name for name, _, at_least in own if at_least),
         measured=tuple(measured),
         withdrawn=tuple(next(iter(hidden({name: None}))) for name in observation.withdrawn),
         space=space_of(spec.search_space),

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from autotune.errors import InputError
+from autotune.errors import InputError, request_failure
 from autotune.secrets import mask_url
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
@@ -78,7 +78,7 @@ class Cluster:
                 )
         except RayStateApiException as error:
             raise InputError(
-                f"the cluster at {self.address} does not list its nodes: {_reason(error)}",
+                f"the cluster at {self.address} does not list its nodes: {request_failure(error)[:200]}",
                 where=self.address_from,
                 remedy="reserve resources for the run with --cpus and --gpus",
             ) from error
@@ -126,7 +126,7 @@ class Cluster:
 
     def _unreachable(self, error: Exception) -> InputError:
         return InputError(
-            f"no answer from {self.address}: {_reason(error)}",
+            f"no answer from {self.address}: {request_failure(error)[:200]}",
             where=self.address_from,
             expected=EXPECTED,
             remedy=(
@@ -241,20 +241,6 @@ def _printable(token: str, where: str) -> str:
             expected="one word of printable ASCII",
         )
     return token
-
-
-def _reason(error: Exception) -> str:
-    """Why a request failed, in a few words: the libraries wrap the reason several times."""
-    text = " ".join(str(error).split())
-    for pattern in (
-        r"\[Errno -?\d+\] ([^'\")]+)",
-        r"(certificate verify failed[^)]*)",
-        r"((?:Read|Connect\w*) .*?timed? ?out)",
-        r"(timed out)",
-    ):
-        if match := re.search(pattern, text, re.IGNORECASE):
-            return match[1].strip()
-    return text[:200] or type(error).__name__
 
 
 @contextlib.contextmanager

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-import re
 import threading
 from typing import Any
 
-from autotune.errors import InputError
+from autotune.errors import InputError, request_failure
 from autotune.secrets import mask_url
 from autotune.tracking.stores import Store
 
@@ -60,16 +59,7 @@ def client_of(store: Store) -> Any:
 
 def reason(error: BaseException) -> str:
     """Why MLflow failed, in one line."""
-    text = str(error).strip() or type(error).__name__
-    for pattern in (
-        r"\[Errno -?\d+\] ([^')\"]+)",
-        r"((?:Read|Connection to \S+) timed out)",
-        r"Caused by (.*)",
-    ):
-        if match := re.search(pattern, text, re.DOTALL):
-            text = match[1]
-            break
-    return mask_url(" ".join(text.split()))[:300]
+    return mask_url(request_failure(error))[:300]
 
 
 def ask(store: Store) -> str:

@@ -167,12 +167,8 @@ class Sender:
                 if runs.get(data["study"]) == self.study_run_id:
                     # otherwise another process has started over in an emptied store
                     runs = {**self.runs, **runs}
-                self.offset, self.spool_id, self.study_key, self.runs = (
-                    offset,
-                    data["spool"],
-                    data["study"],
-                    runs,
-                )
+                self.offset, self.runs = offset, runs
+                self.spool_id, self.study_key = data["spool"], data["study"]
                 self.doubts = dict(data.get("doubts", {}))
                 self.artifacts = [
                     (key, path, folder) for key, path, folder in data.get("artifacts", ())

@@ -46,12 +46,8 @@ class Pump:
         failed: Callable[[Exception], None],
         recovered: Callable[[], None] = lambda: None,
     ) -> None:
-        self._sender, self._background, self._failed, self._recovered = (
-            sender,
-            background,
-            failed,
-            recovered,
-        )
+        self._sender, self._background = sender, background
+        self._failed, self._recovered = failed, recovered
         self._changed = threading.Condition()
         self._wanted = self._busy = self._hurry = self._closed = False
         self._failures = 0  # in a row

@@ -40,12 +40,8 @@ class StudyTracker(Tracker):
         env: Mapping[str, str],
         say: Say,
     ) -> None:
-        self._run_dir, self._store, self._secrets, self._say = (
-            run_dir,
-            store,
-            secret_values(env),
-            say,
-        )
+        self._run_dir, self._store, self._say = run_dir, store, say
+        self._secrets = secret_values(env)
         self._spool = Spool(run_dir)
         self._study_key = ""
         # whether a failure was ever reported; whether it is the latest report
@@ -67,9 +63,8 @@ class StudyTracker(Tracker):
         self, key: str, name: str, params: Mapping[str, object], tags: Mapping[str, str]
     ) -> None:
         self._study_key = key
-        self._note(
-            "start", key, {"name": name, "params": self._clean(params), "tags": self._clean(tags)}
-        )
+        data = {"name": name, "params": self._clean(params), "tags": self._clean(tags)}
+        self._note("start", key, data)
 
     def trial(
         self,
@@ -79,26 +74,15 @@ class StudyTracker(Tracker):
         metrics: Mapping[str, float],
         tags: Mapping[str, str],
     ) -> None:
-        self._note(
-            "trial",
-            key,
-            {
-                "name": name,
-                "params": self._clean(params),
-                "metrics": finite_or_words(metrics),
-                "tags": self._clean(tags),
-            },
-        )
+        data = {"name": name, "params": self._clean(params), "tags": self._clean(tags)}
+        self._note("trial", key, {**data, "metrics": finite_or_words(metrics)})
 
     def trial_artifact(self, key: str, path: Path, folder: str = "") -> None:
         self._file("trial_artifact", key, path, folder)
 
     def trial_series(self, key: str, name: str, values: Mapping[int, float]) -> None:
-        self._note(
-            "trial_series",
-            f"{key}|{name}",
-            {"trial": key, "name": name, "values": finite_or_words(values)},
-        )
+        data = {"trial": key, "name": name, "values": finite_or_words(values)}
+        self._note("trial_series", f"{key}|{name}", data)
 
     def study_metrics(self, metrics: Mapping[str, float]) -> None:
         # One event per metric: a resumed run that repeats nine of ten adds only the tenth.

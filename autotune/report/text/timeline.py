@@ -111,17 +111,12 @@ def _merged(spans: Sequence[Span], finest_s: float) -> list[tuple[str, float, fl
         ):
             counts[-1] += 1
             start_s, end_s = found[-1][1], max(end_s, found[-1][2])
-            found[-1] = (
-                kind,
-                start_s,
-                end_s,
-                f"{counts[-1]} in {words.duration_words(end_s - start_s)}",
-            )
+            title = f"{counts[-1]} in {words.duration_words(end_s - start_s)}"
+            found[-1] = (kind, start_s, end_s, title)
             continue
         name = PHASE_WORDS.get(span.name, words.clean(span.name, 90))
-        found.append(
-            (kind, span.start_s, end_s, f"{name}: {words.duration_words(span.duration_s)}")
-        )
+        title = f"{name}: {words.duration_words(span.duration_s)}"
+        found.append((kind, span.start_s, end_s, title))
         counts.append(1)
     return found
 

@@ -222,18 +222,12 @@ def _shares(result: Result) -> list[dict[str, Any]]:
     """Rows of the importance bars; the longest takes the full width."""
     shares = {k: v for k, v in result.explanation.importance.items() if words.known(v)}
     top = max(shares.values(), default=0.0)
-    return (
-        []
-        if top <= 0
-        else [
-            {
-                "knob": words.clean(k, 40),
-                "share": f"{100 * v:.0f}%",
-                "width": round(100 * v / top, 1),
-            }
-            for k, v in shares.items()
-        ]
-    )
+    if top <= 0:
+        return []
+    return [
+        {"knob": words.clean(k, 40), "share": f"{100 * v:.0f}%", "width": round(100 * v / top, 1)}
+        for k, v in shares.items()
+    ]
 
 
 def _sections(body: str) -> list[tuple[str, str]]:

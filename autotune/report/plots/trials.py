@@ -58,34 +58,16 @@ def _draw(axes: Any, result: Result, palette: Palette) -> None:
         ]
         unmeasured += [(t, color, marker) for t in of_state if words.trial_interval(t) is None]
         label = state if state in STATES else "other state"
-        if shown:
-            x = [number for number, _ in shown]
-            y = [i.estimate for _, i in shown]
-            # an infinite or missing bound is drawn as no bar, not as one across the whole picture
-            low = [max(i.estimate - i.low, 0.0) if words.known(i.low) else 0.0 for _, i in shown]
-            high = [max(i.high - i.estimate, 0.0) if words.known(i.high) else 0.0 for _, i in shown]
-            axes.errorbar(
-                x,
-                y,
-                [low, high],
-                fmt=marker,
-                color=color,
-                markersize=5,
-                elinewidth=1.1,
-                label=label,
-            )
-        else:
-            axes.plot([], [], marker, color=color, markersize=5, label=label)
+        x = [number for number, _ in shown]
+        y = [i.estimate for _, i in shown]
+        # an infinite or missing bound is drawn as no bar, not as one across the whole picture
+        low = [max(i.estimate - i.low, 0.0) if words.known(i.low) else 0.0 for _, i in shown]
+        high = [max(i.high - i.estimate, 0.0) if words.known(i.high) else 0.0 for _, i in shown]
+        look = {"fmt": marker, "color": color, "markersize": 5, "elinewidth": 1.1}
+        axes.errorbar(x, y, [low, high], label=label, **look)
     for trial, color, marker in unmeasured:  # at the lower edge: they ran, but have no speed-up
-        axes.plot(
-            [trial.number],
-            [0.03],
-            marker,
-            color=color,
-            markersize=6,
-            transform=axes.get_xaxis_transform(),
-            clip_on=False,
-        )
+        edge = {"transform": axes.get_xaxis_transform(), "clip_on": False}
+        axes.plot([trial.number], [0.03], marker, color=color, markersize=6, **edge)
     axes.set_xlabel("trial, in the order run")
     axes.set_ylabel(f"{trial_gain_name(result)} over the baseline")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))

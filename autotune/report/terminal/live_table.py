@@ -137,13 +137,8 @@ class RichProgress(Progress):
 
     def _row(self, trial: Trial) -> tuple[Any, ...]:
         best = self._best is not None and trial.number == self._best.number
-        mark = (
-            "best"
-            if best
-            else trial.state
-            if trial.speedup is not None and trial.state != "complete"
-            else ""
-        )
+        mark = trial.state if trial.speedup is not None and trial.state != "complete" else ""
+        mark = "best" if best else mark
         return (
             Text(str(trial.number)),
             Text(words.config_words(trial.config)),

@@ -76,32 +76,21 @@ def compare(a: Result, b: Result) -> Comparison:
 def unlike(a: Result, b: Result) -> list[str]:
     """Differences in machine, software or job as text, in the terms `autotune launch` uses."""
     one, other = a.observation, b.observation
-    found = []
-    on_gpus = [o.job.device == "cuda" for o in (one, other)]
-    if on_gpus[0] != on_gpus[1]:
-        found.append(
-            "job device: "
-            + ", ".join(
-                f"{'GPU' if gpu else 'CPU'} in {name}"
-                for gpu, name in zip(on_gpus, "AB", strict=True)
-            )
-        )
-    found += [
-        f"{word}: {words.clean(in_a, 120)} in A, {words.clean(in_b, 120)} in B"
-        for word, in_a, in_b in compared(asdict(one.machine), other.machine, gpu=all(on_gpus))
+    devices = ["GPU" if o.job.device == "cuda" else "CPU" for o in (one, other)]
+    objectives = [r.environment.get("objective", "throughput") for r in (a, b)]
+    commands = [story.command_words(r) or "unknown" for r in (a, b)]
+    facts = [
+        ("job device", *devices),
+        *compared(asdict(one.machine), other.machine, gpu=devices == ["GPU", "GPU"]),
+        ("objective", *objectives),
+        ("command", *commands),
+        ("counted in", one.job.sample_unit, other.job.sample_unit),
     ]
-    objectives = [str(r.environment.get("objective", "throughput")) for r in (a, b)]
-    if objectives[0] != objectives[1]:
-        found.append(f"objective: {objectives[0]} in A, {objectives[1]} in B")
-    commands = [story.command_words(result) for result in (a, b)]
-    if commands[0] != commands[1]:
-        found.append(f"command: {commands[0] or 'unknown'} in A, {commands[1] or 'unknown'} in B")
-    if one.job.sample_unit != other.job.sample_unit:
-        found.append(
-            f"counted in: {words.clean(one.job.sample_unit)} in A,"
-            f" {words.clean(other.job.sample_unit)} in B"
-        )
-    return found
+    return [
+        f"{what}: {words.clean(in_a)} in A, {words.clean(in_b)} in B"
+        for what, in_a, in_b in facts
+        if in_a != in_b
+    ]
 
 
 def ends(result: Result) -> tuple[Anatomy, Anatomy]:

@@ -108,12 +108,10 @@ def _knobs(machine: Machine) -> list[dict[str, Any]]:
     start = Start((sys.executable, "train.py"), dict(os.environ), os.getcwd())
     for name in names():
         row: dict[str, Any] = {"knob": name, "values": [], "out": ""}
+        knob = get(name)
         try:
-            row["values"] = list(
-                get(name)
-                .domain(machine, replace(job, surveys={name: get(name).survey(start)}))
-                .values
-            )
+            surveyed = replace(job, surveys={name: knob.survey(start)})
+            row["values"] = list(knob.domain(machine, surveyed).values)
         except NotApplicable as reason:
             row["out"] = str(reason)
         rows.append(row)

@@ -133,9 +133,7 @@ class _Reader:
         return TunedConfig(
             name=self.text(data, ("name",), "job"),
             command=self.words(data, "command", needed=True),
-            workdir=(
-                (self.file.resolve().parent / workdir) if not workdir.is_absolute() else workdir
-            ),
+            workdir=self.file.resolve().parent / workdir,  # itself, if it is absolute
             env=self.variables(data, ("env",)),
             env_from_launch=self.words(data, "env_from_launch"),
             knobs={

@@ -79,11 +79,9 @@ def put_aside(setting: str, node: cst.BaseExpression) -> list[str]:
     literal = isinstance(node, (cst.Integer, cst.Float, cst.SimpleString)) or m.matches(
         node, m.Name("True") | m.Name("False") | m.Name("None")
     )
-    return (
-        []
-        if literal
-        else [f"{setting} replaces `{shown(node)}`, which no longer has any effect there"]
-    )
+    if literal:
+        return []
+    return [f"{setting} replaces `{shown(node)}`, which no longer has any effect there"]
 
 
 def at(file: SourceFile, line: int) -> str:

@@ -52,13 +52,8 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
             Text(f"{row.knob} {row.note}", style="dim") for row in story.changes(result) if row.note
         ]
         if back:
-            notes.append(
-                Text(
-                    "not worth changing: "
-                    + ", ".join(f"{row.knob} {row.was} → {row.now}" for row in back),
-                    style="dim",
-                )
-            )
+            reset = ", ".join(f"{row.knob} {row.was} → {row.now}" for row in back)
+            notes.append(Text(f"not worth changing: {reset}", style="dim"))
         changes = table(
             ("knob", "was → now", "own gain"),
             [(row.knob, f"{row.was} → {row.now}", row.gain) for row in story.changes(result)],
@@ -153,9 +148,8 @@ def time_section(console: Console, result: Result) -> None:
         body.append(Text(unlike, style="yellow"))
     why = story.sentence(result.observation.bottleneck_why)
     if after is None and why:
-        body.append(
-            Text(f"Bottleneck: {words.clean(result.observation.bottleneck)}. {why}", style="dim")
-        )
+        bottleneck = words.clean(result.observation.bottleneck)
+        body.append(Text(f"Bottleneck: {bottleneck}. {why}", style="dim"))
     section(console, "Where the time goes", *body)
 
 
@@ -175,9 +169,6 @@ def _next(console: Console, result: Result, run_dir: Path) -> list[Text]:
     lines = listed(console, story.next_commands(result, run_dir))
     report = Path(run_dir) / "report.html"
     if report.exists():
-        lines.append(
-            Text(
-                f"report: {story.shown_path(report)}", style="dim", no_wrap=True, overflow="ignore"
-            )
-        )
+        where = f"report: {story.shown_path(report)}"
+        lines.append(Text(where, style="dim", no_wrap=True, overflow="ignore"))
     return lines

@@ -28,30 +28,18 @@ def print_comparison(console: Console, it: Comparison) -> None:
     if it.differences:
         unlike = [Text(said, style="yellow") for said in it.differences]
         section(console, "These runs differ", *unlike)
-    section(
-        console,
-        "Figures",
-        table(("", "A", "B", "B over A"), figure_rows(it)),
-        *(Text(said, style="dim") for said in compared.said_of_times(it)),
-    )
+    figures = table(("", "A", "B", "B over A"), figure_rows(it))
+    said_of_times = (Text(said, style="dim") for said in compared.said_of_times(it))
+    section(console, "Figures", figures, *said_of_times)
     if it.knobs:
-        section(
-            console,
-            "Knobs",
-            table(
-                ("knob", "A", "B", ""),
-                [(k.knob, k.a, k.b, "differ" if k.differ else "") for k in it.knobs],
-            ),
-        )
+        knobs = [(k.knob, k.a, k.b, "differ" if k.differ else "") for k in it.knobs]
+        section(console, "Knobs", table(("knob", "A", "B", ""), knobs))
     phases = phase_rows([*compared.ends(it.a), *compared.ends(it.b)])
     heads = ("", "A before", "A after", "B before", "B after")
     section(console, "One iteration", table(heads, phases))
     if it.operators:
-        section(
-            console,
-            "Operators that changed most (estimated time per iteration)",
-            table(OPERATOR_HEADS, map(operator_row, it.operators)),
-        )
+        title = "Operators that changed most (estimated time per iteration)"
+        section(console, title, table(OPERATOR_HEADS, map(operator_row, it.operators)))
     for name, findings in (("A", it.only_a), ("B", it.only_b)):
         if findings:
             section(console, f"Found in {name} only", *(Text(finding_words(f)) for f in findings))

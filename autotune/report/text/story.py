@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,13 +101,11 @@ def faster_words(interval: Interval, better: str = "faster") -> str:
     """``2.10× faster (95% interval 1.93–2.29)``"""
     if not words.known(interval.estimate):
         return "Speed-up not measured"
-    said = (
-        f"{words.factor_words(interval.estimate)}"
-        f" {better if interval.estimate >= 1 else 'the original speed'}"
-    )
-    return (
-        f"{said} (95% interval {words.range_words(interval)})" if words.measured(interval) else said
-    )
+    how = better if interval.estimate >= 1 else "the original speed"
+    said = f"{words.factor_words(interval.estimate)} {how}"
+    if not words.measured(interval):
+        return said
+    return f"{said} (95% interval {words.range_words(interval)})"
 
 
 def evidence(result: Result) -> list[str]:
@@ -216,18 +215,11 @@ def _confirmed(result: Result, confirmation: Confirmation) -> str:
 
 
 def _tried(result: Result) -> str:
-    counts: dict[str, int] = {}
-    for trial in result.trials:
-        counts[trial.state] = counts.get(trial.state, 0) + 1
-    said = ", ".join(
-        f"{count} {words.clean(state)}" for state, count in counts.items() if state != "complete"
-    )
-    return (
-        words.plural(len(result.trials), "configuration")
-        + (" was" if len(result.trials) == 1 else " were")
-        + " tried"
-        + (f" ({said})" if said else "")
-    )
+    counts = Counter(trial.state for trial in result.trials)
+    others = [f"{count} {words.clean(s)}" for s, count in counts.items() if s != "complete"]
+    were = "was" if len(result.trials) == 1 else "were"
+    said = f"{words.plural(len(result.trials), 'configuration')} {were} tried"
+    return f"{said} ({', '.join(others)})" if others else said
 
 
 def tried(result: Result) -> str:
@@ -241,10 +233,9 @@ def tried(result: Result) -> str:
     said = f"{what} in {words.duration_words(result.wall_s)}"
     if not result.disturbed:
         return said
-    windows = words.plural(result.disturbed, "window") + (
-        " was" if result.disturbed == 1 else " were"
-    )
-    return f"{said}; {windows} measured again ({words.clean(result.disturbed_why)})"
+    windows = words.plural(result.disturbed, "window")
+    were = "was" if result.disturbed == 1 else "were"
+    return f"{said}; {windows} {were} measured again ({words.clean(result.disturbed_why)})"
 
 
 def loss_story(result: Result) -> LossStory:
@@ -363,14 +354,9 @@ def build_up_words(result: Result) -> str:
 
 def no_importance(result: Result) -> str:
     """Why there is no knob importance."""
-    said = next(
-        (
-            n.partition(": ")[2]
-            for n in result.explanation.notes
-            if n.startswith("knob importance: ")
-        ),
-        "",
-    )
+    mark = "knob importance: "
+    notes = result.explanation.notes
+    said = next((n.removeprefix(mark) for n in notes if n.startswith(mark)), "")
     return f"Not computed: {words.clean(said)}." if said else "Not computed in this run."
 
 
@@ -451,12 +437,8 @@ def ceiling_words(observation: Observation) -> str:
 
     "" if unknown or negligible, or if the bottleneck's reason already states it.
     """
-    ceiling = observation.ceiling
-    if (
-        not words.known(ceiling)
-        or ceiling < NO_FASTER
-        or "infinitely fast" in observation.bottleneck_why
-    ):
+    ceiling, told = observation.ceiling, "infinitely fast" in observation.bottleneck_why
+    if told or not words.known(ceiling) or ceiling < NO_FASTER:
         return ""
     return f"with an infinitely fast loader it would run {words.factor_words(ceiling)} as fast"
 

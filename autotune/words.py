@@ -80,6 +80,13 @@ def value_words(value: object) -> str:
     return clean(value, 60) or '""'
 
 
+def yaml_words(value: object) -> str:
+    """A knob's value as a job file spells it."""
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def config_words(config: Mapping[str, object]) -> str:
     """``num_workers=2, amp_dtype=bfloat16``; the empty configuration is the baseline."""
     return (

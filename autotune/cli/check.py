@@ -13,6 +13,7 @@ from autotune.job.load import load_job
 from autotune.job.run_dir import RUNS, check_run_dir
 from autotune.job.spec import JobSpec
 from autotune.secrets import mask_command, mask_url
+from autotune.words import yaml_words
 
 
 def check(
@@ -90,11 +91,4 @@ def _text(summary: dict[str, Any]) -> str:
 def _values(values: list[Any] | None) -> str:
     if values is None:
         return "chosen when the run starts"
-    return ", ".join(
-        (
-            {True: "true", False: "false", None: "none"}[v]
-            if v is None or isinstance(v, bool)
-            else str(v)
-        )
-        for v in values
-    )
+    return ", ".join(map(yaml_words, values))

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from autotune.executors.gpu_load import gpu_load
+from autotune.words import yaml_words
 from autotune_spaces.base import NotApplicable, Start
 from autotune_spaces.codec import encode
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine, ModelFacts, OptimizerFacts
@@ -167,12 +168,8 @@ def _print(report: dict[str, Any]) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     for row in report["knobs"]:
-        table.add_row(
-            row["knob"],
-            f"not applicable: {row['out']}"
-            if row["out"]
-            else ", ".join(_word(v) for v in row["values"]),
-        )
+        values = ", ".join(map(yaml_words, row["values"]))
+        table.add_row(row["knob"], f"not applicable: {row['out']}" if row["out"] else values)
     console.print(table)
 
 
@@ -201,7 +198,3 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("Python", machine["python_version"]),
         *((name, version or "not installed") for name, version in libraries.items()),
     ]
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -176,16 +176,8 @@ def telling(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _fingerprint(machine: Machine) -> dict[str, Any]:
-    known = {
-        name: value
-        for name, value in encode(machine).items()
-        if name in FINGERPRINT and value not in ("", 0, 0.0, [])
-    }
-    return {
-        name: round(known[name], 2) if name == "memory_gib" else known[name]
-        for name in FINGERPRINT
-        if name in known
-    }
+    facts = encode(replace(machine, memory_gib=round(machine.memory_gib, 2)))
+    return {name: facts[name] for name in FINGERPRINT if facts[name] not in ("", 0, 0.0, [])}
 
 
 def _footprint(result: Result, spec: JobSpec) -> Footprint:
@@ -283,12 +275,9 @@ def to_yaml(tuned: TunedConfig) -> str:
         said |= {"gain": _interval(knob.gain)} if knob.gain else {}
         said |= {"options": dict(knob.options)} if knob.options else {}
         parts += [yaml_block({name: said}, 2)]
-        remark = (
-            knob_registry.get(name).remark(knob.value, knob.was)
-            if name in knob_registry.names()
-            else ""
-        )
-        parts += [f"    # {remark}"] if remark else []
+        if name in knob_registry.names():
+            remark = knob_registry.get(name).remark(knob.value, knob.was)
+            parts += [f"    # {remark}"] if remark else []
     parts += [
         "",
         "# Where these settings come from. They hold for this machine and this software.",

@@ -15,7 +15,7 @@ from autotune.job.configs import in_words, key_of
 from autotune.job.spec import JobSpec
 from autotune.objectives import metric
 from autotune.report.text import story
-from autotune.results import Anatomy, Observation, Result, Trial
+from autotune.results import Anatomy, Interval, Observation, Result, Trial
 from autotune.secrets import mask_command
 from autotune.tracking.base import BOTH_TAG, NOTE_TAG, SEARCHED_TAG, Tracker
 from autotune_spaces.base import Value
@@ -98,14 +98,8 @@ def trial_key(trial: Trial) -> str:
 
 def record_result(tracker: Tracker, result: Result, run_dir: Path) -> None:
     """Record the verdict, the loss curves as step metrics, and every file a person would open."""
-    speedup = result.speedup
-    metrics = {
-        "speedup": speedup.estimate,
-        "speedup_low": speedup.low,
-        "speedup_high": speedup.high,
-        "wall_s": result.wall_s,
-        "trials": float(len(result.trials)),
-    }
+    metrics = _speedup(result.speedup)
+    metrics |= {"wall_s": result.wall_s, "trials": float(len(result.trials))}
     training = result.confirmation.training if result.confirmation else None
     if training is not None:
         after_s = training.after_s if result.knobs else training.before_s
@@ -147,11 +141,11 @@ def _record_points(tracker: Tracker, result: Result) -> None:
     objectives = _both(result)
     keys = {trial.number: trial_key(trial) for trial in result.trials}
     for point in result.points:
+        key = "baseline"
+        if point.number is not None:
+            key = keys.get(point.number, key_of(point.config))
         figures = (point.first, point.second, float(not point.beaten))
         for name, value in zip((*objectives, "unbeaten"), figures, strict=True):
-            key = (
-                "baseline" if point.number is None else keys.get(point.number, key_of(point.config))
-            )
             tracker.trial_series(key, name, {0: value})
 
 
@@ -172,14 +166,8 @@ def _record_finalist(tracker: Tracker, result: Result) -> None:
         tracker.trial_series("baseline", "loss", _steps(loss.baseline_curve))
     if confirmation is None:
         return
-    speedup = confirmation.speedup
-    metrics = {}
-    if confirmation.pairs:  # otherwise it failed in its first fresh process
-        metrics = {
-            "speedup": speedup.estimate,
-            "speedup_low": speedup.low,
-            "speedup_high": speedup.high,
-        }
+    # without pairs, it failed in its first fresh process
+    metrics = _speedup(confirmation.speedup) if confirmation.pairs else {}
     metrics |= _anatomy(confirmation.anatomy) if confirmation.anatomy else {}
     tracker.trial(
         "finalist",
@@ -193,6 +181,10 @@ def _record_finalist(tracker: Tracker, result: Result) -> None:
     )
     if loss.candidate_curve and loss.config == confirmation.config:
         tracker.trial_series("finalist", "loss", _steps(loss.candidate_curve))
+
+
+def _speedup(it: Interval) -> dict[str, float]:
+    return {"speedup": it.estimate, "speedup_low": it.low, "speedup_high": it.high}
 
 
 def _steps(curve: Mapping[int, float]) -> dict[int, float]:

@@ -12,9 +12,8 @@ def event_words(event: Event) -> str:
     """One event as one line of plain text."""
     data, source = event.data, event.source
     if event.kind == "stage":
-        return f"== {words.clean(data['name'])}" + (
-            f": {words.clean(data['detail'])}" if data["detail"] else ""
-        )
+        detail = f": {words.clean(data['detail'])}" if data["detail"] else ""
+        return f"== {words.clean(data['name'])}{detail}"
     if event.kind == "note":
         return words.clean(data["text"])
     if event.kind == "warning":
@@ -32,9 +31,9 @@ def event_words(event: Event) -> str:
         return confirmed_words(source["confirmation"])
     if event.kind == "loss":
         verdict: LossVerdict = source["verdict"]
-        return f"loss {words.clean(verdict.verdict)} for {words.config_words(data['config'])}" + (
-            f": {words.clean(verdict.reason)}" if verdict.reason else ""
-        )
+        reason = f": {words.clean(verdict.reason)}" if verdict.reason else ""
+        config = words.config_words(data["config"])
+        return f"loss {words.clean(verdict.verdict)} for {config}{reason}"
     return words.clean(event.kind)
 
 

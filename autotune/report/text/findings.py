@@ -84,22 +84,19 @@ def _summary(result: Result, still: int, cured: int) -> str:
     if not story.tuned(result):
         return f"{words.plural(still, 'finding')}; {looked}."
     if not still:
-        return (
-            f"{words.plural(cured, 'finding')} in the unchanged job, none left after tuning;"
-            f" {looked}."
-        )
+        found = words.plural(cured, "finding")
+        return f"{found} in the unchanged job, none left after tuning; {looked}."
     return f"{words.plural(still, 'finding')} left after tuning, {cured} fixed by it; {looked}."
 
 
 def _row(finding: Finding, result: Result) -> FindingRow:
     places = [p for p in (finding.place, *finding.places) if p is not None]
     workdir = str(result.environment.get("workdir", "") or "")
+    share = finding.share if words.known(finding.share) else 0.0
     return FindingRow(
         title=words.clean(finding.title, 120),
         cost=_cost(finding),
-        width=(
-            round(100 * min(max(finding.share, 0.0), 1.0), 2) if words.known(finding.share) else 0.0
-        ),
+        width=round(100 * min(max(share, 0.0), 1.0), 2),
         after=_after(finding),
         evidence=words.clean(finding.evidence, LONGEST),
         advice=words.clean(finding.advice, LONGEST),
@@ -143,15 +140,10 @@ def _place(place: Place, workdir: str) -> PlaceRow:
         if workdir and file.startswith(os.path.join(workdir, ""))
         else os.path.join(*file.split(os.sep)[-2:])
     )
-    function = (
-        "" if place.function in ("", "<module>") else f" in {words.clean(place.function, 80)}"
-    )
-    return PlaceRow(
-        f"{shown}:{place.line}{function}",
-        f"{file}:{place.line}",
-        words.clean(place.code, LONGEST_CODE),
-        place.own,
-    )
+    named = place.function not in ("", "<module>")
+    function = f" in {words.clean(place.function, 80)}" if named else ""
+    where, full = f"{shown}:{place.line}{function}", f"{file}:{place.line}"
+    return PlaceRow(where, full, words.clean(place.code, LONGEST_CODE), place.own)
 
 
 # ---------------------------------------------------------------- in the terminal
@@ -187,18 +179,13 @@ def findings_group(result: Result) -> Group:
         lines += [Text(), Text.assemble((row.title, f"bold {style}"), (badge, style))]
         body = [Text(", ".join(filter(None, (row.cost, row.after))))] if row.cost else []
         for place in row.places:
-            body.append(
-                Text(place.where + (f"    {place.code}" if place.code else ""), style="cyan")
-            )
+            code = f"    {place.code}" if place.code else ""
+            body.append(Text(f"{place.where}{code}", style="cyan"))
         if row.more:
             body.append(Text(f"and {words.plural(row.more, 'more place')}", style="dim"))
-        body += [
-            Text(row.evidence),
-            Text(
-                " ".join(filter(None, (row.advice, row.knob and f"Knob: {row.knob}.", row.tried))),
-                style="dim",
-            ),
-        ]
+        knob = f"Knob: {row.knob}." if row.knob else ""
+        advice = " ".join(filter(None, (row.advice, knob, row.tried)))
+        body += [Text(row.evidence), Text(advice, style="dim")]
         lines += map(indented, body)
     if told.not_judged:
         lines += [Text(), Text("Not judged", style="bold")]

@@ -258,12 +258,9 @@ def _change(result: Result, knob: str, value: Value, gain: KnobGain | None) -> C
     was = words.value_words(result.baseline[knob]) if knob in result.baseline else "the job's own"
     speedup = gain.speedup if gain is not None else None
     if speedup is not None and words.known(speedup.estimate):
-        at_least = gain is not None and gain.at_least
-        said = (
-            f"at least {words.factor_words(speedup.estimate)}"
-            if at_least
-            else words.interval_words(speedup)
-        )
+        said = words.interval_words(speedup)
+        if gain is not None and gain.at_least:
+            said = f"at least {words.factor_words(speedup.estimate)}"
     else:
         # A single changed knob accounts for the whole speed-up; with several, only measuring tells.
         said = "all of it" if len(result.knobs) == 1 else "not measured alone"
@@ -278,11 +275,9 @@ def _change(result: Result, knob: str, value: Value, gain: KnobGain | None) -> C
 
 
 def _note(result: Result, knob: str, value: Value, gain: KnobGain | None) -> str:
-    remark = (
-        knob_registry.get(knob).remark(value, result.baseline.get(knob))
-        if knob in result.knobs and knob in knob_registry.names()
-        else ""
-    )
+    remark = ""
+    if knob in result.knobs and knob in knob_registry.names():
+        remark = knob_registry.get(knob).remark(value, result.baseline.get(knob))
     parts = (_gain_note(gain, result.environment.get("planned_steps")), remark)
     old = gains_are_old(result) and gain is not None and gain.speedup is not None
     return "; ".join(part for part in (AS_LAST_TUNED if old else "", *parts) if part)

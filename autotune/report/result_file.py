@@ -79,7 +79,7 @@ def load_result(path: Path) -> Result:
     """Read a result.json.
 
     Raises:
-        InputError: the file is missing, unreadable, not JSON, not a result, or has another schema.
+        InputError: the file is missing, unreadable, not JSON, not a result, or has a newer schema.
     """
     wrong = partial(InputError, where=str(path), expected="the result.json of a finished run")
     try:
@@ -96,14 +96,14 @@ def load_result(path: Path) -> Result:
     version = data.get("schema_version") if isinstance(data, dict) else None
     if not isinstance(version, int) or isinstance(version, bool):
         raise wrong("is not a result: it has no schema_version")
-    if version != RESULT_SCHEMA_VERSION:
+    if version > RESULT_SCHEMA_VERSION:
         raise wrong(
-            f"has schema_version {version}, this autotune reads {RESULT_SCHEMA_VERSION}",
+            f"has schema_version {version}, this autotune reads up to {RESULT_SCHEMA_VERSION}",
             expected="",
-            remedy="read it with the autotune that wrote it",
+            remedy="read it with the autotune that wrote it, or a newer one",
         )
     try:
-        result = decode(Result, data)
+        result = decode(Result, _of_version_2(data) if version < 2 else data)
         if not fits(Result, result, loose=True):
             raise TypeError("a field has the wrong type")
     except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
@@ -113,3 +113,13 @@ def load_result(path: Path) -> Result:
             remedy=ANEW,
         ) from None
     return result
+
+
+def _of_version_2(data: dict[str, Any]) -> dict[str, Any]:
+    """Upgrade a version 1 result, which called the pairs of a confirmation blocks."""
+    confirmation = data.get("confirmation")
+    if not isinstance(confirmation, dict):
+        return {**data, "schema_version": RESULT_SCHEMA_VERSION}
+    new = {"blocks": "pairs", "required_blocks": "required_pairs"}
+    renamed = {new.get(name, name): value for name, value in confirmation.items()}
+    return {**data, "schema_version": RESULT_SCHEMA_VERSION, "confirmation": renamed}

@@ -162,6 +162,20 @@ def test_a_batch_size_comes_with_its_learning_rate(tmp_path: Path, rule: str, sa
     assert said in text and "optimizer" not in text, "which Trainer builds only in train()"
 
 
+@pytest.mark.parametrize(
+    ("form", "library"),
+    [("training-arguments", "lightning"), ("lightning", "transformers"), ("lightning", "mine.py")],
+)
+def test_a_job_of_another_kind_is_refused(tmp_path: Path, form: str, library: str) -> None:
+    done = exported(tuned_in(tmp_path, library), form)
+    assert (
+        done.returncode == 2
+        and "does not train with" in done.stderr
+        and "--format python" in done.stderr
+    )
+    assert not done.stdout
+
+
 @pytest.mark.slow
 def test_a_real_trainer_is_known_by_what_the_agent_saw(tmp_path: Path) -> None:
     folder = tmp_path / "job"

@@ -73,6 +73,18 @@ def test_a_point_that_was_not_finite_comes_back_as_none(tmp_path: Path) -> None:
     assert load_result(tmp_path / "result.json").loss.candidate_curve[at] is None
 
 
+def test_a_file_of_version_1_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    write_result(tuned(), path)
+    data = json.loads(path.read_text())
+    old = {"pairs": "blocks", "required_pairs": "required_blocks"}
+    data["confirmation"] = {
+        old.get(name, name): value for name, value in data["confirmation"].items()
+    }
+    path.write_text(json.dumps(data | {"schema_version": 1}))
+    assert load_result(path) == tuned()
+
+
 def test_a_newer_field_does_not_disturb(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     write_result(tuned(), path)
@@ -89,10 +101,9 @@ def test_a_newer_field_does_not_disturb(tmp_path: Path) -> None:
         ("[]", "schema_version"),
         ('{"schema_version": "1"}', "schema_version"),
         ('{"schema_version": 99}', "schema_version 99"),
-        ('{"schema_version": 1}', "schema_version 1"),
-        ('{"schema_version": 2}', "not a complete result"),
-        ('{"schema_version": 2, "speedup": "fast"}', "not a complete result"),
-        ('{"schema_version": 2, "loss": [1], "trials": 3}', "not a complete result"),
+        ('{"schema_version": 1}', "not a complete result"),
+        ('{"schema_version": 1, "speedup": "fast"}', "not a complete result"),
+        ('{"schema_version": 1, "loss": [1], "trials": 3}', "not a complete result"),
         ("[" * 100_000, "not JSON"),
         (b"\xff\xfe\x00", "not text"),
     ],

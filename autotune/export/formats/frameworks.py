@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import PurePath
 from pprint import pformat
 
+from autotune.errors import InputError
 from autotune.export.formats.base import Format
 from autotune.export.launching import knobs_of
 from autotune.export.shell_words import comment, head, in_words
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.base import Value
+from autotune_spaces.sites import JobSites
 
 Arguments = Mapping[str, Value]
 
@@ -26,13 +29,19 @@ class Framework:
 
     name: str  # of the format
     title: str
+    libraries: tuple[str, ...]  # packages that build the loader or run the loop for the job
     usage: tuple[str, ...]
     spell: Callable[[TunedConfig, str], Mapping[str, Arguments]]
     notes: Callable[[TunedConfig, Mapping[str, Arguments]], Sequence[str]] = lambda tuned, groups: ()
 
 
 def write(framework: Framework, tuned: TunedConfig) -> str:
-    """The file's text: one dict per argument group, everything else as comments."""
+    """The file's text: one dict per argument group, everything else as comments.
+
+    Raises:
+        InputError: the job does not train with this framework.
+    """
+    _check(framework, tuned.provenance.sites)
     groups: dict[str, dict[str, Value]] = {}
     said, unsaid = [], []
     knobs = knobs_of(tuned)
@@ -73,6 +82,21 @@ def loader_words(knob: str, value: Value) -> Arguments:
     if knob == "num_workers" and not value:
         return {knob: value, "persistent_workers": False, "prefetch_factor": None}
     return {knob: value}
+
+
+def _check(framework: Framework, sites: JobSites) -> None:
+    files = [site.call.file for site in (sites.loader, *sites.optimizers) if site is not None]
+    files += [site.stack[0].file for site in sites.forwards if site.stack]
+    files += [site.stack[0].file for site in sites.backwards if site.stack]
+    files += [step.file for step in sites.steps]
+    seen = {PurePath(file).parts[0] for file in files if file}
+    if not seen & set(framework.libraries):
+        raise InputError(
+            f"the job does not train with {framework.title}",
+            where=f"--format {framework.name}",
+            expected=f"a job whose loop is run by {' or '.join(framework.libraries)}",
+            remedy="--format python has the lines for a loop of your own",
+        )
 
 
 def format_of(framework: Framework) -> Format:

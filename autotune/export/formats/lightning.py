@@ -32,6 +32,7 @@ LIGHTNING = format_of(
     Framework(
         "lightning",
         "lightning.Trainer",
+        ("lightning", "pytorch_lightning"),
         ("Trainer(..., **TRAINER) and DataLoader(..., **DATALOADER), whichever appear below.",),
         spell,
     )

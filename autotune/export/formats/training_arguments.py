@@ -59,6 +59,7 @@ TRAINING_ARGUMENTS = format_of(
     Framework(
         "training-arguments",
         "transformers.TrainingArguments",
+        ("transformers", "trl", "sentence_transformers"),
         ("TrainingArguments(output_dir=..., **TUNED)",),
         spell,
         notes,

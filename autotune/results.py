@@ -126,7 +126,7 @@ class Trial:
     pairs: int = 0
     reason: str = ""  # why a trial is pruned, infeasible or failed
     # from the model: "first look", "recalled", "sampled", "compile", "leader"; from a sampler:
-    # "seed", "sampler", "combined"; "process"
+    # "seed", "sampler"; "process"
     origin: str = ""
     no_effect: Mapping[str, str] = field(default_factory=dict)
     anatomy: Anatomy | None = None

@@ -123,7 +123,7 @@ def progress_words(journal: Path) -> str:
     if "observation" not in kinds:
         return "the job has not been fully observed yet"
     said = f"the job was observed and {plural(kinds.get('trial', 0), 'trial')} finished"
-    if "simplified" in kinds:
+    if "search-done" in kinds:
         said += ", finalists are being confirmed in fresh processes"
     return f"{said}, after {duration_words(elapsed_s)}"
 

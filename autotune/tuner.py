@@ -1,12 +1,12 @@
 """One run from job to result: the stages in order, and what is adopted.
 
-    observe ─▶ search ─▶ for each finalist: simplify ─▶ confirm ─▶ converge ─▶ explain ─▶ Result
-       │         ▲                               │           │                              ▲
-       │         │                        not faster      changed or undecided              │
-       │         │                               ▼           ▼                              │
-       │         │                       next finalist   the same without the knobs that did it
-       │         └ not proven                                                               │
-       └▶ the history knows this job: its answer ─▶ confirm ─▶ converge ────────────────────┘
+    observe ─▶ search ─▶ for each finalist: confirm ─▶ converge ─▶ explain ─▶ Result
+       │         ▲                             │           │                    ▲
+       │         │                      not faster      changed or undecided    │
+       │         │                             ▼           ▼                    │
+       │         │                     next finalist   the same without the knobs that did it
+       │         └ not proven                                                   │
+       └▶ the history knows this job: its answer ─▶ confirm ─▶ converge ────────┘
 
 Everything measured is in the journal before it is used, so the same call again continues where a
 killed one stopped.
@@ -52,7 +52,6 @@ from autotune.stages.context import ANNOUNCED, OVER, RunContext
 from autotune.stages.converge import converge
 from autotune.stages.decisions.build_up import credit
 from autotune.stages.decisions.culprit import culprits
-from autotune.stages.decisions.simplify import simplify
 from autotune.stages.decisions.worth_it import break_even_steps, paid_back_words
 from autotune.stages.explain import explain, trace_trials
 from autotune.stages.measuring.fresh import FIRST_RUN, first_look_s, pair_s
@@ -62,9 +61,8 @@ from autotune.stages.recall import recall_job
 from autotune.stages.search import Finalist, Searched, search
 from autotune.stages.searching.fresh_search import UNTRIED
 from autotune.stages.searching.model_study import PRIOR_DROPPED
-from autotune.stages.searching.proposals import no_effect_words
 from autotune.verdict.timing import first_counted, start_up_excess
-from autotune.words import duration_words, factor_words
+from autotune.words import duration_words, factor_words, no_effect_words
 from autotune_spaces.base import Config, Numerics, Value
 from autotune_trials.paths import publish
 
@@ -285,7 +283,7 @@ def prove(
     context: RunContext, observation: Observation, searched: Searched, most: int = VARIANTS
 ) -> Proof:
     """Confirm and check finalists until one stands, ``most`` at the most."""
-    trials, better = searched.trials, BETTER[context.spec.objective]
+    better = BETTER[context.spec.objective]
     queue = list(searched.finalists)
     if not queue:
         given_back = tuple(replace(gain, kept=False) for gain in searched.gains)
@@ -302,15 +300,15 @@ def prove(
     seen_through = False  # whether a variant was tried although the time was up
     while (variants or queue) and len(seen) < most:
         candidate = (variants or queue)[0]
-        finalist = candidate.config
-        if key_of(finalist) in seen:  # an earlier finalist was reduced to it
+        config = candidate.config
+        if key_of(config) in seen:
             (variants or queue).pop(0)
             continue
         ahead_s = first_look_s(context, observation) + explain_s(context, observation)
-        late = bool(rejected) and context.out_of_time_at(key_of(finalist), ahead_s)
+        late = bool(rejected) and context.out_of_time_at(key_of(config), ahead_s)
         if late and (not variants or seen_through):
             left_out = Rejected(
-                finalist, f"not tried in fresh processes: {context.out_of_time_words()}"
+                config, f"not tried in fresh processes: {context.out_of_time_words()}"
             )
             return Proof(
                 {},
@@ -327,10 +325,8 @@ def prove(
                 f" the knobs that may have changed the loss: about {duration_words(ahead_s)}"
             )
         (variants or queue).pop(0)
-        context.progress.stage("confirm", f"finalist: {in_words(finalist, observation.defaults)}")
-        config, gains = simplify(context, observation, finalist, trials, candidate.gains)
-        if not config or key_of(config) in seen:
-            continue
+        context.progress.stage("confirm", f"finalist: {in_words(config, observation.defaults)}")
+        gains = candidate.gains
         seen.add(key_of(config))
         label, cold_s = f"confirm{len(seen)}", _cold_s(config, gains)
         pairs = Pairs(context, config, {}, label, cold_s)
@@ -362,10 +358,7 @@ def prove(
         variants = [*(variant for variant in milder if variant.config), *variants]
         if len(variants) > 1 and context.out_of_time_at(f"{label}-variants", ahead_s):
             variants = variants[-1:]  # the safest
-    reason = (
-        rejected[-1].reason if rejected else "all changes were reverted: none helped on its own"
-    )
-    return Proof({}, reason, last, loss, gains, tuple(rejected))
+    return Proof({}, rejected[-1].reason, last, loss, gains, tuple(rejected))
 
 
 def _without_idle(

@@ -230,6 +230,10 @@ def trial_words(trial: Trial) -> str:
     )
 
 
+def no_effect_words(no_effect: Mapping[str, str]) -> str:
+    return "; ".join(f"{name} had no effect: {why}" for name, why in no_effect.items())
+
+
 def trial_notes(trial: Trial, limit: int) -> list[str]:
     """Why a trial ended as it did, and which of its knobs did nothing."""
     return ([clean(trial.reason, limit)] if trial.reason else []) + [

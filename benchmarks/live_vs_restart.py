@@ -40,7 +40,8 @@ from autotune.job.load import load_job
 from autotune.journal import Journal
 from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import RunContext
-from autotune.stages.measuring.live_comparison import LiveComparison
+from autotune.stages.measuring.room import MIN_ITERATIONS
+from autotune.stages.measuring.series import BLOCK_S, LiveSeries
 from autotune.stages.observe import choose_knobs
 from autotune.tracking import open_tracker
 from autotune.verdict.timing import cost_per_sample, drop_start, warm_up_end, winsorized_mean
@@ -115,13 +116,13 @@ def compare(job: str, count: int, rounds: int) -> Compared:
                 run_dir,
             )
             begin = time.monotonic()
-            with LiveComparison(context) as live:
-                live.reference({})
+            with LiveSeries(context, BLOCK_S / MIN_ITERATIONS) as live:
+                log_costs(live, {})
                 configs = configurations(context, live, count)
                 executor.loader_key = live.session.job.loader.key if live.session.job.loader else ""
-                levels = [live.cost({}, live.block({})) for _ in range(4)]
-                by_live = [live.compare(c, {}, prune=False).ratio.estimate for c in configs]
-                levels += [live.cost({}, live.block({})) for _ in range(4)]
+                levels = [math.exp(log_cost) for log_cost in log_costs(live, *[{}] * 4)]
+                by_live = [beside_own(live, config) for config in configs]
+                levels += [math.exp(log_cost) for log_cost in log_costs(live, *[{}] * 4)]
             live_wall_s = time.monotonic() - begin
             bare, beside, whole = against_bare(job, executor, run_dir, rounds)
             begin, baselines = time.monotonic(), []
@@ -148,7 +149,24 @@ def compare(job: str, count: int, rounds: int) -> Compared:
     )
 
 
-def configurations(context: RunContext, live: LiveComparison, count: int) -> list[dict]:
+def log_costs(live: LiveSeries, *configs: dict) -> list[float]:
+    """Of blocks, one after another; other load makes it measure them again."""
+    while True:
+        blocks = live.measure(configs)
+        if failure := next((block.failure for block in blocks if block.failure), None):
+            raise failure
+        if all(block.log_cost is not None for block in blocks):
+            return [block.log_cost for block in blocks]
+
+
+def beside_own(live: LiveSeries, config: dict) -> float:
+    """Log ratio to the unchanged job; linear drift cancels."""
+    order = [{}, config, config, {}, {}, config, config, {}]
+    found = list(zip(order, log_costs(live, *order), strict=True))
+    return statistics.fmean(log_cost if c else -log_cost for c, log_cost in found) * 2
+
+
+def configurations(context: RunContext, live: LiveSeries, count: int) -> list[dict]:
     """Random configurations of the job's live knobs."""
     domains, defaults, _ = choose_knobs(context, live.session.machine, live.session.job)
     names = [n for n in KNOBS if n in domains and context.spec.search_space[n].scope is Scope.LIVE]

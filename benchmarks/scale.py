@@ -63,6 +63,7 @@ search_space:
   batch_size: {values: [8, 16, 32, 64, 128, 256], lr_scaling: none}
 budget: {minutes: 10000, trials: TRIALS}
 traces: none
+search: tpe
 """
 # One factor per value; the best values together are 4 times as fast as the original job.
 FACTORS = {

@@ -30,15 +30,6 @@ def live_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
     )
 
 
-def process_part(config: Config, space: SearchSpace) -> dict[str, Value]:
-    """The rest of ``config``: the part that a live session must be started with."""
-    return {
-        k.name: config[k.name]
-        for k in space.knobs
-        if k.name in config and k.scope_of(config[k.name]) is Scope.PROCESS
-    }
-
-
 def held_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
     """The part of ``config`` that the agent holds from the start of a fresh run.
 

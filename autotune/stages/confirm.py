@@ -1,7 +1,5 @@
 """CONFIRM: the finalists in fresh processes, against the baseline.
 
-    finalists ──▶ simplify (decisions/simplify.py: useless knobs are dropped) ──▶ confirm (5 to 24 pairs)
-
 How many pairs there is time for is decided after the first five, from how long they took: a look
 that is planned but never reached would only raise the bar for those before it. A candidate is
 adopted only if its whole interval lies above "no gain"; a tie goes to the baseline. Only these
@@ -24,7 +22,6 @@ from autotune.stages.measuring.fresh import rounds
 from autotune.stages.measuring.interleaving import may_interleave
 from autotune.stages.measuring.pair_figures import PairFigures
 from autotune.stages.measuring.pairs import Pairs
-from autotune.stages.searching.proposals import no_effect_words
 from autotune.verdict.runs import loss_run
 from autotune.verdict.speedup import (
     FALSE_ADOPTIONS,
@@ -38,7 +35,7 @@ from autotune.verdict.speedup import (
     planned,
     sharpened,
 )
-from autotune.words import duration_words, factor_words
+from autotune.words import duration_words, factor_words, no_effect_words
 from autotune_spaces.base import Config
 
 VARIANTS = len(FALSE_ADOPTIONS)  # confirmations that one run may attempt

@@ -24,7 +24,7 @@ from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FIRST_RUN, FreshRuns, later_run_s
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.lanes import MOST_LOST
-from autotune.stages.measuring.live_comparison import LiveComparison
+from autotune.stages.measuring.own_blocks import OwnBlocks, window_of
 from autotune.tracking.records import record_baseline
 from autotune.verdict.bottleneck import name_bottleneck, outdoes_waiting
 from autotune.verdict.runs import loss_run
@@ -160,17 +160,16 @@ def first_epoch_s(context: RunContext, record: Record) -> float:
 
 def _measure(context: RunContext, first: Record) -> Observation:
     try:
-        with LiveComparison(context) as live:
+        with OwnBlocks(context) as live:
             hello = live.session.hello
-            live.size({})
-            blocks = [live.block({}), live.block({})]
+            live.size()
+            blocks = [live.block(), live.block()]
             free = _cost_without_data(live) if hello.job.loader is not None else None
-            blocks += [live.block({}), live.block({})]
-            measured = [live.cost({}, b) for b in blocks]
-            times_s = [live.time_cost({}, b) for b in blocks]
-            turnover_s = live.turnover_s({}, blocks[1])
-            windows = [b.window for b in blocks if b.window is not None]
-            parts = anatomy(windows[1], blocks[1].settle_iterations, turnover_s=turnover_s)
+            blocks += [live.block(), live.block()]
+            measured = [live.cost(b) for b in blocks]
+            times_s = [live.time_cost(b) for b in blocks]
+            windows = [window_of(b) for b in blocks]
+            parts = anatomy(windows[1], blocks[1].settle_iterations, turnover_s=live.turnover_s())
             mean_cost = fmean(times_s)
             if free is not None and outdoes_waiting(parts, mean_cost / free):
                 # other programs may have paused during that one block
@@ -270,13 +269,12 @@ def copy_share(windows: Sequence[Window]) -> float:
     )
 
 
-def _cost_without_data(live: LiveComparison) -> float | None:
+def _cost_without_data(live: OwnBlocks) -> float | None:
     """Seconds per sample when batches come from memory; None if the job cannot run that way."""
     try:
-        window = live.block({}, cached_batches=True).window
+        return cost_without_data(window_of(live.block_from_memory()))
     except BlockFailed:
         return None
-    return cost_without_data(window) if window is not None else None
 
 
 def choose_knobs(context: RunContext, machine: Machine, job: JobFacts) -> tuple[dict, dict, dict]:

@@ -1,13 +1,10 @@
 """SEARCH: live sessions first, then values that need a new process.
 
-    search: model        every block informs every knob (model_search.py): the default
-    search: tpe, random  one trial a knob, the winners together, then Optuna's sampler, until
-        plateau, budget or an exhausted space
-    then, for all        values that need a new process, one by one on the best of the above, in fresh processes
+    live     every block informs every knob (model_search.py)
+    fresh    values that need a new process, one by one on the best of the above, in fresh processes
 
 Live figures steer the search; they are never reported as the result. On a cluster every slot has
-its own live session, and as many trials run at once as there are slots (measuring/lanes.py); each
-is compared with baseline blocks of its own session.
+its own live session, and as many series run at once as there are slots (measuring/lanes.py).
 """
 
 from __future__ import annotations
@@ -20,20 +17,16 @@ from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalise, without
 from autotune.results import KnobGain, Observation, Trial
 from autotune.search.proposer import Proposer
-from autotune.search.stopping import best_of
 from autotune.stages.budget import explain_s
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import first_look_s
 from autotune.stages.searching.fresh_search import search_fresh
 from autotune.stages.searching.model_search import Found, search_live
-from autotune.stages.searching.sampler_search import search_with_sampler
 from autotune.tracking.records import record_trial
-from autotune.verdict.speedup import MINIMUM_GAIN, choose
+from autotune.verdict.speedup import MINIMUM_GAIN
 from autotune.words import plural
 from autotune_spaces.base import SearchSpace, Value
 from autotune_spaces.codec import decode, encode
-
-FINALISTS = 2  # taken from a sampler's trials
 
 
 @dataclass(frozen=True)
@@ -41,7 +34,7 @@ class Finalist:
     """A configuration to be proven in fresh processes."""
 
     config: dict[str, Value]
-    # known gains of its knobs and of dropped ones; the other knobs are still to be dropped in turn
+    # of its knobs and of dropped ones
     gains: tuple[KnobGain, ...] = ()
 
 
@@ -60,7 +53,7 @@ def search(
     """Search; trials that an earlier process of this run measured come from the journal.
 
     Args:
-        expected: what the history says of similar jobs; only the model uses it.
+        expected: what the history says of similar jobs; samplers do not use it.
 
     Raises:
         BaselineError: the unchanged job cannot be measured.
@@ -72,10 +65,7 @@ def search(
         record_trial(context.tracker, trial, observation.defaults)
     stored = context.journal.find("search-done")
     if stored is None and observation.domains:
-        if context.spec.search == "model":
-            found, gains = _with_model(context, observation, trials, expected)
-        else:
-            found, gains = _with_sampler(context, observation, trials)
+        found, gains = _search(context, observation, trials, expected)
         stored = {"finalists": encode(found), "gains": encode(gains)}
         context.journal.append("search-done", "", stored)
     stored = stored or {}
@@ -86,19 +76,11 @@ def search(
     )
 
 
-def _with_model(
+def _search(
     context: RunContext, observation: Observation, trials: list[Trial], expected: Sequence[Expected]
 ) -> tuple[tuple[Finalist, ...], tuple[KnobGain, ...]]:
-    """Take the model's answer and add what pays off in fresh runs."""
+    """Take the answer of the live search and add what pays off in fresh runs."""
     stored = context.journal.find("found")
-    domains = live_domains(observation.domains, observation.defaults, context.spec.search_space)
-    study = Proposer(
-        context.run_dir / "optuna.log",
-        context.spec.search_space,
-        domains,
-        observation.defaults,
-        context.seed,
-    )
     if stored is None:
         measured, found = search_live(context, observation, expected)
         known = {key_of(t.config) for t in trials}
@@ -110,8 +92,7 @@ def _with_model(
         context.journal.append("found", "", encode(found))
     else:
         found = decode(Found, stored)
-    # for Optuna's tools; the model does not use it
-    study.restore([t for t in trials if t.origin != "process"])
+    _show_in_optuna(context, observation, trials)
     config, log_gain, fresh = search_fresh(context, observation, trials, found)
     # gains from fresh runs override live ones, unless the fresh runs dropped a value other than the
     # one that is kept
@@ -129,6 +110,15 @@ def _with_model(
         return _in_doubt(context, observation, [g for g in gains if g.knob not in tried]), gains
     first = Finalist(config, tuple(g for g in gains if g.kept == (g.knob in config)))
     return (first, *_runner_up(context.spec.search_space, observation, first, log_gain)), gains
+
+
+def _show_in_optuna(context: RunContext, observation: Observation, trials: Sequence[Trial]) -> None:
+    """Write the study that Optuna's tools open."""
+    space = context.spec.search_space
+    domains = live_domains(observation.domains, observation.defaults, space)
+    path = context.run_dir / "optuna.log"
+    study = Proposer(path, space, domains, observation.defaults, context.seed)
+    study.restore([t for t in trials if t.origin != "process"])
 
 
 def _in_doubt(
@@ -175,42 +165,3 @@ def _runner_up(
     if not config or log_gain - own.get(riskiest, 0.0) <= math.log1p(MINIMUM_GAIN):
         return ()
     return (Finalist(config, tuple(g for g in first.gains if not g.kept or g.knob in config)),)
-
-
-def _with_sampler(
-    context: RunContext, observation: Observation, trials: list[Trial]
-) -> tuple[tuple[Finalist, ...], tuple[KnobGain, ...]]:
-    stored = context.journal.find("found")
-    if stored is None:
-        search_with_sampler(context, observation, trials)
-        best = best_of(trials)
-        found = Found(dict(best.config) if best else {}, -(best.log_ratio or 0.0) if best else 0.0)
-        context.journal.append("found", "", encode(found))
-    else:  # `trials` may contain some of fresh runs already
-        found = decode(Found, stored)
-    with_process, _, fresh = search_fresh(context, observation, trials, found)
-    candidates = [t for t in trials if t.origin != "process" or dict(t.config) == with_process]
-    chosen = (
-        Finalist(config, tuple(g for g in fresh if g.kept == (g.knob in config)))
-        for config in finalists(candidates)
-    )
-    return tuple(chosen), fresh
-
-
-def finalists(trials: Sequence[Trial]) -> list[dict[str, Value]]:
-    """The fastest configurations of the search that gain more than the minimum, best first.
-
-    Among those within the minimum gain of the best, the smallest change comes first.
-    """
-    ahead = [
-        (t, t.speedup)
-        for t in trials
-        if t.state == "complete" and t.speedup is not None and t.speedup > 1 + MINIMUM_GAIN
-    ]
-    chosen: list[dict[str, Value]] = []
-    while ahead and len(chosen) < FINALISTS:
-        trial, _ = ahead.pop(
-            choose([speedup for _, speedup in ahead], [len(t.config) for t, _ in ahead])
-        )
-        chosen.append(dict(trial.config))
-    return chosen

@@ -1,7 +1,7 @@
 """From costs per sample to "faster", with its interval.
 
-    search    B C C B B C C B   one process, neighbours compared         live_log_ratio  steers, is never reported
-    confirm   B│C  C│B  B│C …   a fresh process each, 5 to 24 pairs      decide          the only figure reported
+    search    blocks of one process             autotune/search/model   steers, is never reported
+    confirm   B│C  C│B  B│C …   5 to 24 pairs   decide                  the only figure reported
 
 Live intervals are too narrow (in trials, 84–87% coverage of a nominal 95%), because a process
 that is never restarted keeps its memory layout, lucky or not. Fresh processes give each pair an
@@ -24,7 +24,6 @@ from statistics import fmean
 from autotune.results import Interval
 from autotune.verdict.sequential import EARLY, critical_value, robust_mean, t_quantile
 
-BASELINE = "B"
 # pairs of fresh processes at which a decision is tried; beyond 9 only near-proofs continue
 LOOKS = (5, 7, 9, 12, 16, 20, 24)
 ALPHA = 0.05  # probability that one candidate's interval misses, over all looks
@@ -36,14 +35,12 @@ UPPER_TAIL = 0.02  # probability that an upper end is too low
 SHARP_TAIL = 0.005
 # standard errors by which a mean may be too low: if the last look would reject even then, stop now
 HOPE = 2.4
-# smaller gains are not worth the risk, and candidates this close together are tied
+# smaller gains are not worth the risk
 MINIMUM_GAIN = 0.02
 # share of the estimate that the plain mean of all pairs, outliers included, has to show
 BACKED = 0.5
 # target half width of an adopted interval, log units: a wider one gets more pairs if time is left
 SHARP = 0.05
-# degrees of freedom given to the noise of baseline blocks, in addition to a candidate's own pairs
-NOISE_WEIGHT = 4
 REPORTED_PAIRS_LIMIT = 1000  # beyond this, "more pairs" is no useful advice
 
 
@@ -65,89 +62,6 @@ class SpeedDecision:
     too_noisy: bool = False
     # pairs needed if too_noisy; None: more pairs will not help
     required_pairs: int | None = None
-
-
-def live_log_ratio(blocks: Sequence[tuple[str, float]], *, noise: float = 0.0) -> LogRatio:
-    """Compare candidate blocks with neighbouring baseline blocks, given in the order they ran.
-
-    Neighbours with different labels are paired, each block once: B C │ C B │ B C │ C B. A pair's
-    value is log(candidate / baseline). Linear drift shifts "baseline first" and "candidate first"
-    pairs by opposite amounts, so the mean of the two group means is free of it, whatever the group
-    sizes; the standard error comes from the spread within each group.
-
-    Args:
-        blocks: (label, cost per sample); any label but :data:`BASELINE` is the candidate.
-        noise: standard deviation of one block's log cost, from baseline blocks (:func:`noise_of`);
-            stabilises the error of few pairs.
-
-    Raises:
-        ValueError: no neighbours to pair, or a cost that is not positive.
-    """
-    ascending: list[float] = []  # baseline first
-    descending: list[float] = []
-    i = 0
-    while i + 1 < len(blocks):
-        (left, left_cost), (right, right_cost) = blocks[i], blocks[i + 1]
-        if (left == BASELINE) == (right == BASELINE):
-            i += 1
-            continue
-        value = _log(right_cost) - _log(left_cost)
-        if left == BASELINE:
-            ascending.append(value)
-        else:
-            descending.append(-value)
-        i += 2
-    pairs = len(ascending) + len(descending)
-    if pairs == 0:
-        raise ValueError("no candidate block stands beside a baseline block")
-    groups = [g for g in (ascending, descending) if g]
-    estimate = fmean(fmean(g) for g in groups)
-    squares = math.fsum((x - fmean(g)) ** 2 for g in groups for x in g)
-    freedom = pairs - len(groups)
-    # one pair of each kind: only their difference is available, drift included
-    if freedom == 0 and len(groups) == 2:
-        squares, freedom = (ascending[0] - descending[0]) ** 2 / 2, 1
-    if noise > 0:
-        squares, freedom = squares + NOISE_WEIGHT * 2 * noise**2, freedom + NOISE_WEIGHT
-    if freedom == 0:
-        return LogRatio(estimate, math.inf, pairs)
-    weight = math.fsum(1 / len(g) for g in groups) / len(groups) ** 2
-    return LogRatio(estimate, math.sqrt(squares / freedom * weight), pairs)
-
-
-def pooled(ratios: Sequence[LogRatio]) -> LogRatio:
-    """Combine several comparisons of the same two configurations, weighted by their precision.
-
-    The standard error is the larger of those implied by the weights and by the disagreement between
-    the comparisons: minutes apart, they may differ by more than their own errors suggest.
-
-    Raises:
-        ValueError: no comparisons.
-    """
-    if not ratios:
-        raise ValueError("nothing to pool")
-    if len(ratios) == 1:
-        return ratios[0]
-    weights = [
-        0.0 if math.isinf(r.standard_error) else 1.0 / max(r.standard_error, 1e-9) ** 2
-        for r in ratios
-    ]
-    if not any(weights):
-        weights = [1.0] * len(ratios)
-    total = sum(weights)
-    estimate = sum(w * r.estimate for w, r in zip(weights, ratios, strict=True)) / total
-    disagreement = (
-        sum(w * (r.estimate - estimate) ** 2 for w, r in zip(weights, ratios, strict=True)) / total
-    )
-    spread = math.sqrt(disagreement / (len(ratios) - 1))
-    within = (
-        math.inf if all(math.isinf(r.standard_error) for r in ratios) else math.sqrt(1.0 / total)
-    )
-    return LogRatio(
-        estimate,
-        max(within, spread) if math.isfinite(within) else spread,
-        sum(r.pairs for r in ratios),
-    )
 
 
 def noise_of(costs: Sequence[float]) -> float:
@@ -357,22 +271,6 @@ def too_noisy_text(interval: Interval, pairs: int, needed: int | None) -> str:
         f" {_times(interval.low)} to {_times(interval.high)} ({advice}). Stop other work"
         " on this machine, or allow more time (budget.minutes)"
     )
-
-
-def choose(speedups: Sequence[float], changes: Sequence[int]) -> int:
-    """Index of the best adopted candidate: the one with the fewest changes among those within
-    :data:`MINIMUM_GAIN` of the fastest.
-
-    Args:
-        speedups: estimates, above 1 is faster.
-        changes: how many knobs each candidate changes.
-
-    Raises:
-        ValueError: no candidates.
-    """
-    best = max(speedups)
-    tied = [i for i, s in enumerate(speedups) if s * (1 + MINIMUM_GAIN) >= best]
-    return min(tied, key=lambda i: (changes[i], -speedups[i]))
 
 
 def _look(

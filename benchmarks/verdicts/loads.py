@@ -49,20 +49,13 @@ os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
 
-from simulate import levels_in_order  # noqa: E402
+from simulate import abba, levels_in_order  # noqa: E402
 
 from autotune.stages.measuring.fresh import REMEASURED  # noqa: E402
 from autotune.verdict.difference import LOOKS as JUDGE_LOOKS  # noqa: E402
 from autotune.verdict.difference import Difference, difference  # noqa: E402
 from autotune.verdict.sequential import robust_mean, t_quantile  # noqa: E402
-from autotune.verdict.speedup import (  # noqa: E402
-    LOOKS,
-    MINIMUM_GAIN,
-    SpeedDecision,
-    choose,
-    decide,
-    live_log_ratio,
-)
+from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, SpeedDecision, decide  # noqa: E402
 from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, warm_up_end  # noqa: E402
 from autotune_trials.measure.machine_load import between, snapshot  # noqa: E402
 from autotune_trials.protocol.messages import Window  # noqa: E402
@@ -278,10 +271,7 @@ class Core:
         """(the adopted one of CHOICES, its confirmation), after a live comparison."""
         windows = [self._told(w) for w in self._in_a_fork(_live, CHOICE_BASELINE, CHOICES, seed)]
         costs = [cost_per_sample(w) for w in windows]
-        live = [
-            live_log_ratio(list(zip("BCCB", costs[4 * i : 4 * i + 4], strict=True))).estimate
-            for i in range(len(CHOICES))
-        ]
+        live = [abba(*costs[4 * i : 4 * i + 4]).estimate for i in range(len(CHOICES))]
         ahead = sorted((r, i) for i, r in enumerate(live) if r < -math.log1p(MINIMUM_GAIN))[
             :FINALISTS
         ]
@@ -291,9 +281,7 @@ class Core:
         adopted = [(i, c) for i, c in found if c.decision.state == "adopt"]
         if not adopted:
             return None, None
-        return adopted[
-            choose([c.decision.interval.estimate for _, c in adopted], [1] * len(adopted))
-        ]
+        return max(adopted, key=lambda each: each[1].decision.interval.estimate)
 
     def _pair(
         self, baseline: int, candidate: int, i: int, calm: tuple[list[Window], list[Window]]

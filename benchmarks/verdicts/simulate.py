@@ -31,6 +31,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
@@ -39,16 +40,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
 
 from autotune.results import Interval  # noqa: E402
 from autotune.verdict.sequential import levels_by_kind  # noqa: E402
-from autotune.verdict.speedup import (  # noqa: E402
-    LOOKS,
-    LogRatio,
-    SpeedDecision,
-    choose,
-    decide,
-    live_log_ratio,
-    planned,
-    pooled,
-)
+from autotune.verdict.speedup import LOOKS, LogRatio, SpeedDecision, decide, planned  # noqa: E402
 from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, warm_up_end  # noqa: E402
 from autotune_trials.protocol.messages import Window  # noqa: E402
 
@@ -299,6 +291,18 @@ class Study:
     naive_claim: float
 
 
+def abba(opening: float, first: float, second: float, closing: float) -> LogRatio:
+    """log(candidate / baseline) of blocks B C C B, in which linear drift cancels."""
+    ascending, descending = math.log(first / opening), math.log(second / closing)
+    return LogRatio((ascending + descending) / 2, abs(ascending - descending) / 2, 2)
+
+
+def pooled(ratios: Sequence[LogRatio]) -> float:
+    """Mean of several comparisons, weighted by their precision."""
+    weights = [max(ratio.standard_error, 1e-9) ** -2 for ratio in ratios]
+    return fmean([ratio.estimate for ratio in ratios], weights=weights)
+
+
 def study(machine: Machine, speeds: Sequence[float], rounds: int) -> Study:
     """A search by live ABBA blocks, then confirmation of the finalists."""
     singles: list[float] = []
@@ -309,14 +313,13 @@ def study(machine: Machine, speeds: Sequence[float], rounds: int) -> Study:
     found: list[list[LogRatio]] = [[] for _ in speeds]
     for _ in range(rounds):
         for i, (speed, luck) in enumerate(zip(speeds, lucks, strict=True)):
-            order = [(label, speed if label == "C" else 1.0) for label in "BCCB"]
             blocks = [
-                (label, machine.live(s, luck if label == "C" else baseline_luck))
-                for label, s in order
+                machine.live(speed, luck) if label == "C" else machine.live(1.0, baseline_luck)
+                for label in "BCCB"
             ]
-            found[i].append(live_log_ratio(blocks))
-            singles.append(first / blocks[1][1])
-    ratios = [pooled(f).estimate for f in found]
+            found[i].append(abba(*blocks))
+            singles.append(first / blocks[1])
+    ratios = [pooled(f) for f in found]
     ahead = sorted(
         (i for i, r in enumerate(ratios) if r < -math.log1p(MINIMUM_GAIN)), key=lambda i: ratios[i]
     )
@@ -326,8 +329,8 @@ def study(machine: Machine, speeds: Sequence[float], rounds: int) -> Study:
     naive = max(range(len(speeds)), key=lambda i: singles[i])
     if not adopted:
         return Study(None, Interval(1.0, 1.0, 1.0), finalists, naive, singles[naive])
-    taken = choose([interval.estimate for _, interval in adopted], [1] * len(adopted))
-    return Study(*adopted[taken], finalists, naive, singles[naive])
+    taken = max(adopted, key=lambda each: each[1].estimate)
+    return Study(*taken, finalists, naive, singles[naive])
 
 
 class Parts:

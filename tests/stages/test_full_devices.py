@@ -15,7 +15,7 @@ from autotune.report.terminal.plain import open_progress
 from autotune.results import Observation
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.kept_session import BlockFailed
-from autotune.stages.measuring.live_comparison import LiveComparison
+from autotune.stages.measuring.series import LiveSeries
 from autotune.stages.observe import observe
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
@@ -46,41 +46,43 @@ class Device(Machine):
         return replace(report, window=replace(report.window, peak_memory_gib=reserved))
 
 
-def measured(folder: Path, machine: Machine, config: Config, reference: Config) -> Observation:
-    """Observe the job, then compare ``config`` in another session, like the stages after the
-    search.
+def measured(folder: Path, machine: Machine, *configs: Config) -> Observation:
+    """Observe the job, then measure ``configs`` in another session.
+
+    Raises:
+        BlockFailed: of one of them.
     """
     journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
     with closing(journal), open_progress("quiet", 60.0) as progress:
         tracker = open_tracker(None, "e", folder / "run")
         context = RunContext(job(folder), machine, journal, progress, tracker, folder / "run")
         seen = observe(context)
-        with LiveComparison(
-            context, {}, seen.noise, seen.anatomy.iterations, seen.anatomy.peak_memory_gib
-        ) as live:
-            live.compare(config, reference, prune=False)
+        own = seen.anatomy
+        with LiveSeries(context, own.iteration_s, own.iterations, own.peak_memory_gib) as live:
+            for block in live.measure(configs):
+                if block.failure is not None:
+                    raise block.failure
     return seen
 
 
-@pytest.mark.parametrize("reference", [{}, FUSED])
 def test_a_job_that_reserves_95_percent_is_measured_and_so_is_what_takes_no_more(
-    tmp_path: Path, reference: Config
+    tmp_path: Path,
 ) -> None:
     device = Device({"": 76.0, "num_workers": 76.3, "optimizer_impl": 76.0})
-    seen = measured(tmp_path, device, WORKERS, reference)
+    seen = measured(tmp_path, device, {}, WORKERS, FUSED)
     assert seen.anatomy.peak_memory_gib == 76.0
 
 
 def test_what_takes_more_than_such_a_job_is_infeasible(tmp_path: Path) -> None:
     with pytest.raises(BlockFailed, match="uses 98% of the device's memory") as failed:
-        measured(tmp_path, Device({"": 76.0, "amp_dtype": 78.4}), BFLOAT16, {})
+        measured(tmp_path, Device({"": 76.0, "amp_dtype": 78.4}), BFLOAT16)
     assert failed.value.kind == "infeasible"
 
 
 def test_a_job_with_room_may_be_given_up_to_the_limit(tmp_path: Path) -> None:
-    measured(tmp_path / "room", Device({"": 40.0, "amp_dtype": 71.0}), BFLOAT16, {})
+    measured(tmp_path / "room", Device({"": 40.0, "amp_dtype": 71.0}), BFLOAT16)
     with pytest.raises(BlockFailed, match="92%"):
-        measured(tmp_path / "none", Device({"": 40.0, "amp_dtype": 73.6}), BFLOAT16, {})
+        measured(tmp_path / "none", Device({"": 40.0, "amp_dtype": 73.6}), BFLOAT16)
 
 
 class PowerCapped(Machine):

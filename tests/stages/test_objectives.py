@@ -19,7 +19,7 @@ from autotune.report.terminal.closing import closing_text
 from autotune.report.text.story import evidence, headline, unbeaten_rows
 from autotune.results import Result, Trial, TrialState
 from autotune.search.pareto import Figures
-from autotune.stages.measuring.live_comparison import FIRST_ITERATIONS
+from autotune.stages.measuring.own_blocks import FIRST_ITERATIONS
 from autotune_spaces.base import Config, SearchSpace
 from autotune_spaces.knobs import create
 from autotune_trials.protocol.messages import Block, BlockReport, Record, Window

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from replay import Loss, ReplayTable
@@ -21,7 +22,7 @@ from autotune.report.terminal.plain import open_progress
 from autotune.results import TrialState
 from autotune.stages.context import KILLS, RunContext
 from autotune.stages.measuring.kept_session import BlockFailed
-from autotune.stages.measuring.live_comparison import LiveComparison
+from autotune.stages.measuring.own_blocks import OwnBlocks
 from autotune.stages.measuring.series import LiveSeries, Measured
 from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
@@ -39,12 +40,11 @@ FASTER = {"num_workers": 2}
 
 
 class ShortJob(Machine):
-    """Sessions end after ``steps`` iterations. Records the session of each block."""
+    """Sessions end after ``steps`` iterations."""
 
     def __init__(self, table: ReplayTable, steps: int, how: str = "ended") -> None:
         super().__init__(table)
         self.steps, self.how = steps, how
-        self.blocks: list[tuple[int, Config]] = []
 
     def open_live(self, process_config: Config) -> LiveSession:
         return _ShortSession(super().open_live(process_config), self)
@@ -56,19 +56,22 @@ class _ShortSession(LiveSession):
         self.hello, self.process_config = inner.hello, inner.process_config
 
     def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
-        [block] = blocks
-        self._left -= block.iterations + block.min_settle
-        if self._left < 0:
-            raise SessionFailed(
-                self._machine.how,
-                "the command finished by itself",
-                log_tail="Traceback of the job",
-                where="train.py:7",
-            )
-        self._machine.blocks.append(
-            (len(self._machine.sessions), {c.name: c.value for c in block.knobs})
-        )
-        return self._inner.measure(blocks)
+        reports: list[BlockReport] = []
+        for block in blocks:
+            self._left -= block.iterations + block.min_settle
+            try:
+                if self._left < 0:
+                    raise SessionFailed(
+                        self._machine.how,
+                        "the command finished by itself",
+                        log_tail="Traceback of the job",
+                        where="train.py:7",
+                    )
+                reports += self._inner.measure([block])
+            except SessionFailed as failure:
+                failure.partial = tuple(reports)
+                raise
+        return reports
 
     def close(self) -> None:
         self._inner.close()
@@ -89,65 +92,41 @@ def context_of(folder: Path, machine: Machine) -> Iterator[RunContext]:
 
 
 @contextmanager
-def comparing(folder: Path, machine: ShortJob, room: int = 0) -> Iterator[LiveComparison]:
-    with context_of(folder, machine) as context, LiveComparison(context, room=room) as live:
+def own_blocks_of(folder: Path, machine: Machine) -> Iterator[OwnBlocks]:
+    with context_of(folder, machine) as context, OwnBlocks(context) as live:
         yield live
 
 
 @contextmanager
-def series_of(folder: Path, machine: Machine, iteration_s: float = 0.016) -> Iterator[LiveSeries]:
-    with (
-        context_of(folder, machine) as context,
-        LiveSeries(context, {}, iteration_s=iteration_s) as live,
-    ):
+def series_of(folder: Path, machine: Machine, room: int = 0) -> Iterator[LiveSeries]:
+    with context_of(folder, machine) as context, LiveSeries(context, 0.016, room) as live:
         yield live
 
 
+def gain_of(blocks: Sequence[Measured]) -> float:
+    """log(cost with FASTER / cost of the unchanged job)."""
+    assert all(block.log_cost is not None for block in blocks)
+    faster, own = (
+        [block.log_cost for block in blocks if block.config == config] for config in (FASTER, {})
+    )
+    return fmean(faster) - fmean(own)
+
+
 @pytest.mark.parametrize("how", ["ended", "crash", "killed"])
-def test_every_comparison_is_made_within_one_session(tmp_path: Path, how: str) -> None:
-    """Beyond its planned steps, a job may also fail (its learning rates end), or be killed."""
-    machine = ShortJob(table(), steps=300, how=how)
-    with comparing(tmp_path, machine) as live:
-        live.size({})
-        found = [live.compare(FASTER, {}) for _ in range(4)]
-    assert all(c.ratio.estimate == pytest.approx(-0.3567, abs=0.03) for c in found)  # log 0.7
-    assert len(machine.sessions) >= 3
-    spent = {
-        number: sum(config == FASTER for n, config in machine.blocks if n == number)
-        for number, _ in machine.blocks
-    }
-    # both blocks of each of the four rounds, next to each other
-    assert sum(count // 2 for count in spent.values()) >= 4
-
-
-@pytest.mark.parametrize("how", ["ended", "crash"])
-@pytest.mark.parametrize("steps", [30, slow(20)])
-def test_blocks_become_as_short_as_the_job_needs(tmp_path: Path, steps: int, how: str) -> None:
-    """44 iterations are requested; the job has 30, or 20."""
-    machine = ShortJob(table(), steps=steps, how=how)
-    with comparing(tmp_path, machine) as live:
-        live.size({})
-        found = live.compare(FASTER, {})
-    assert found.ratio.estimate == pytest.approx(-0.3567, abs=0.1)
-
-
-@pytest.mark.parametrize("how", ["ended", "crash"])
-def test_blocks_become_so_short_that_a_comparison_is_made_in_one_process(
-    tmp_path: Path, how: str
+@pytest.mark.parametrize("steps", [200, slow(30), 20])
+def test_a_series_is_measured_in_as_many_sessions_as_it_takes(
+    tmp_path: Path, steps: int, how: str
 ) -> None:
-    """44 iterations are requested, in four consecutive blocks; the job has 100."""
-    machine = ShortJob(table(), steps=100, how=how)
-    with comparing(tmp_path, machine) as live:
-        live.size({})
-        live.compare(FASTER, {})
-        live.compare(FASTER, {})
-    last = machine.blocks[-1][0]
-    assert [config for number, config in machine.blocks if number == last][-4:] == [
-        {},
-        FASTER,
-        FASTER,
-        {},
-    ]
+    """Beyond its planned steps, a job may also fail (its learning rates end), or be killed. Four
+    blocks of 16 iterations are requested; the job may have 20.
+    """
+    machine = ShortJob(table(), steps=steps, how=how)
+    if how == "killed":  # is no reason for shorter blocks
+        machine.steps = 200
+    with series_of(tmp_path, machine, room=12) as live:
+        found = [live.measure([{}, FASTER, FASTER, {}]) for _ in range(4)]
+    assert all(gain_of(blocks) == pytest.approx(-0.3567, abs=0.1) for blocks in found)  # log 0.7
+    assert len(machine.sessions) >= 2
 
 
 class _Residue(LiveSession):
@@ -180,7 +159,7 @@ class ResidueJob(Machine):
 def test_an_unchanged_job_that_fails_after_another_configuration_is_tried_in_a_new_process(
     tmp_path: Path,
 ) -> None:
-    with series_of(tmp_path, ResidueJob(table()), iteration_s=0.0005) as live:
+    with series_of(tmp_path, ResidueJob(table())) as live:
         measured = live.measure([{}, FASTER, {}, FASTER])
         assert [block.failure for block in measured] == [None] * 4
         assert live.restarts == 1
@@ -188,10 +167,10 @@ def test_an_unchanged_job_that_fails_after_another_configuration_is_tried_in_a_n
 
 def test_a_job_too_short_for_any_block_says_so(tmp_path: Path) -> None:
     with (
-        comparing(tmp_path, ShortJob(table(), steps=9)) as live,
+        own_blocks_of(tmp_path, ShortJob(table(), steps=9)) as live,
         pytest.raises(BaselineError, match="ended before one block"),
     ):
-        live.size({})
+        live.size()
 
 
 def test_a_job_that_raises_early_every_time_is_not_called_short_but_told_its_error(
@@ -201,10 +180,10 @@ def test_a_job_that_raises_early_every_time_is_not_called_short_but_told_its_err
     is no longer plausible.
     """
     machine = ShortJob(table(cost_s=2e-5), steps=30, how="crash")
-    with comparing(tmp_path, machine) as live:
-        live.size({})
+    with own_blocks_of(tmp_path, machine) as live:
+        live.size()
         with pytest.raises(BaselineError, match="the job failed before one block") as caught:
-            live.reference({})
+            live.block()
     assert str(caught.value).startswith("train.py:7: "), "where it fails, not the command"
     assert "Traceback of the job" in str(caught.value)
     assert "by itself" in caught.value.remedy
@@ -218,11 +197,11 @@ def test_a_candidate_that_outlasts_the_job_costs_the_trial_and_not_the_run(tmp_p
             return super().report(block, config)
 
     machine = Longer(table(), steps=10_000)
-    with comparing(tmp_path, machine) as live:
-        live.size({})
-        with pytest.raises(BlockFailed, match="ended before one block"):
-            live.compare(FASTER, {})
-        assert live.reference({}) > 0
+    with series_of(tmp_path, machine) as live:
+        _, candidate, after = live.measure([{}, FASTER, {}])
+    assert candidate.failure is not None
+    assert "ended before one block" in candidate.failure.reason
+    assert after.log_cost is not None
 
 
 def test_a_candidate_that_crashes_is_tried_once_in_a_fresh_session(tmp_path: Path) -> None:
@@ -233,10 +212,9 @@ def test_a_candidate_that_crashes_is_tried_once_in_a_fresh_session(tmp_path: Pat
             return super().report(block, config)
 
     machine = Crashing(table(), steps=10_000)
-    with comparing(tmp_path, machine, room=100) as live:
-        live.size({})
-        with pytest.raises(BlockFailed, match="crash"):
-            live.compare(FASTER, {})
+    with series_of(tmp_path, machine, room=100) as live:
+        _, candidate = live.measure([{}, FASTER])
+    assert candidate.failure is not None and "crash" in candidate.failure.reason
     assert len(machine.sessions) == 2
 
 
@@ -252,17 +230,13 @@ def test_a_candidate_that_crashes_at_once_is_not_tried_again(tmp_path: Path) -> 
             raise failure
 
     machine = Crashing(table(), steps=10_000)
-    with comparing(tmp_path, machine, room=100) as live:
-        live.size({})
-        with pytest.raises(BlockFailed, match="crash"):
-            live.compare(FASTER, {})
+    with series_of(tmp_path, machine, room=100) as live:
+        _, candidate = live.measure([{}, FASTER])
+    assert candidate.failure is not None and "crash" in candidate.failure.reason
     assert len(machine.sessions) == 1
 
 
-@pytest.mark.parametrize("room", [0, 100])
-def test_a_job_that_fails_only_with_batches_from_memory_is_not_broken(
-    tmp_path: Path, room: int
-) -> None:
+def test_a_job_that_fails_only_with_batches_from_memory_is_not_broken(tmp_path: Path) -> None:
     class WantsItsOwn(ShortJob):
         def open_live(self, process_config: Config) -> LiveSession:
             return _WithoutCeiling(super().open_live(process_config), self)
@@ -273,11 +247,11 @@ def test_a_job_that_fails_only_with_batches_from_memory_is_not_broken(
                 raise SessionFailed("crash", "exit code 1")
             return super().measure(blocks)
 
-    with comparing(tmp_path, WantsItsOwn(table(), steps=10_000), room) as live:
-        live.size({})
+    with own_blocks_of(tmp_path, WantsItsOwn(table(), steps=10_000)) as live:
+        live.size()
         with pytest.raises(BlockFailed):
-            live.block({}, cached_batches=True)
-        assert live.reference({}) > 0
+            live.block_from_memory()
+        assert live.time_cost(live.block()) > 0
 
 
 class Killed(ShortJob):
@@ -312,9 +286,11 @@ def test_who_is_killed_twice_in_a_candidates_block_is_measured_all_the_same(
     only_worker: bool, tmp_path: Path
 ) -> None:
     machine = Killed(KILLS - 1, only_worker=only_worker)
-    with comparing(tmp_path, machine) as live:
-        live.size({})
-        assert live.compare(FASTER, {}).ratio.estimate == pytest.approx(-0.3567, abs=0.03)
+    with series_of(tmp_path, machine) as live:
+        blocks = live.measure([{}, FASTER])
+        while blocks[1].log_cost is None and blocks[1].failure is None:
+            blocks = live.measure([{}, FASTER])
+        assert gain_of(blocks) == pytest.approx(-0.3567, abs=0.1)
     assert machine.times == 0
 
 
@@ -326,12 +302,11 @@ def test_a_candidate_with_which_they_are_killed_each_time_is_infeasible(
     only_worker: bool, said: str, tmp_path: Path
 ) -> None:
     """For example by a memory guard other than the kernel's: larger sizes are not tried, either."""
-    with comparing(tmp_path, Killed(100, only_worker=only_worker)) as live:
-        live.size({})
-        with pytest.raises(BlockFailed, match=said) as caught:
-            live.compare(FASTER, {})
-        assert caught.value.kind == "infeasible"
-        assert live.reference({}) > 0
+    with series_of(tmp_path, Killed(100, only_worker=only_worker)) as live:
+        blocks = live.measure([FASTER] * KILLS + [{}])
+    failure = next(block.failure for block in blocks if block.failure is not None)
+    assert failure.kind == "infeasible" and said in failure.reason
+    assert blocks[-1].log_cost is not None
 
 
 class Planned(Machine):

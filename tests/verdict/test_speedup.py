@@ -28,80 +28,24 @@ from autotune.verdict.speedup import (
     LOOKS,
     SHARP_TAIL,
     UPPER_TAIL,
-    choose,
     decide,
     half_width,
-    live_log_ratio,
     noise_of,
     planned,
     required_pairs,
     sharpened,
 )
 
-ABBA = "BCCBBCCB"
-
-
-def blocks(order: str, ratio: float, drift: float = 0.0, noise: float = 0.0, seed: int = 0):
-    rng = np.random.default_rng(seed)
-    return [
-        (
-            label,
-            0.01 * (ratio if label == "C" else 1.0) * math.exp(drift * i + noise * rng.normal()),
-        )
-        for i, label in enumerate(order)
-    ]
-
-
-@pytest.mark.parametrize("order", ["BCCB", ABBA, ABBA * 2, "BCCBBC", "CBBCCBBC"])
-def test_linear_drift_cancels_exactly(order):
-    assert live_log_ratio(blocks(order, 0.8, drift=0.05)).estimate == pytest.approx(math.log(0.8))
-
-
-def test_each_block_is_in_one_pair():
-    found = live_log_ratio(blocks(ABBA, 0.8))
-    assert found.pairs == 4
-    assert found.standard_error == pytest.approx(0.0, abs=1e-12)
-
-
-def test_the_standard_error_of_live_pairs_is_that_of_the_estimate():
-    found = [
-        live_log_ratio(blocks(ABBA * 2, 0.9, noise=0.03, drift=0.01, seed=s)) for s in range(600)
-    ]
-    true_error = np.std([f.estimate for f in found])
-    assert np.sqrt(np.mean([f.standard_error**2 for f in found])) == pytest.approx(
-        true_error, rel=0.1
-    )
-    assert true_error == pytest.approx(0.03 * math.sqrt(2 / 8), rel=0.1)
-
-
-def test_a_single_pair_has_an_error_only_if_the_noise_is_known():
-    assert live_log_ratio(blocks("BC", 0.9)).standard_error == math.inf
-    assert live_log_ratio(blocks("BC", 0.9), noise=0.02).standard_error == pytest.approx(
-        0.02 * math.sqrt(2)
-    )
-
-
-def test_known_noise_steadies_two_pairs_that_agree_by_chance():
-    assert live_log_ratio(blocks("BCCB", 0.9), noise=0.02).standard_error > 0.01
-
-
-@pytest.mark.parametrize("bad", [[], [("B", 1.0)], [("B", 1.0), ("B", 1.0)]])
-def test_nothing_to_pair_is_an_error(bad):
-    with pytest.raises(ValueError, match="beside"):
-        live_log_ratio(bad)
-
 
 @pytest.mark.parametrize("cost", [0.0, -1.0, math.nan, math.inf])
 def test_a_cost_that_is_none_is_an_error(cost):
     with pytest.raises(ValueError, match="positive"):
-        live_log_ratio([("B", 1.0), ("C", cost)])
+        noise_of([1.0, cost])
 
 
-def test_live_ratios_do_not_depend_on_the_unit_of_time():
-    seconds = blocks(ABBA, 0.9, noise=0.05)
-    micro = [(label, 1e6 * c) for label, c in seconds]
-    assert live_log_ratio(seconds).estimate == pytest.approx(live_log_ratio(micro).estimate)
-    assert noise_of([c for _, c in seconds]) == pytest.approx(noise_of([c for _, c in micro]))
+def test_noise_does_not_depend_on_the_unit_of_time():
+    seconds = list(0.01 * np.exp(np.random.default_rng(0).normal(0, 0.05, 8)))
+    assert noise_of(seconds) == pytest.approx(noise_of([1e6 * c for c in seconds]))
 
 
 def test_noise_is_what_remains_when_drift_is_removed():
@@ -447,29 +391,6 @@ def test_bad_input_is_an_error(ratios, look):
 
 def test_one_pair_decides_nothing():
     assert decide([2.0], look=0).state == "continue"
-
-
-def test_a_tie_goes_to_the_smaller_change():
-    assert choose([1.30, 1.31], [1, 3]) == 0
-    assert choose([1.20, 1.31], [1, 3]) == 1
-    assert choose([1.30, 1.31], [2, 2]) == 1
-
-
-def test_comparisons_are_pooled_by_their_precision() -> None:
-    from autotune.verdict.speedup import LogRatio, pooled
-
-    sharp, spoiled = LogRatio(-0.5, 0.01, 2), LogRatio(1.0, 0.8, 2)
-    both = pooled([sharp, spoiled])
-    assert both.estimate == pytest.approx(-0.5, abs=0.005)
-    assert both.pairs == 4
-    assert pooled([LogRatio(0.1, 0.02, 2), LogRatio(0.1, 0.02, 2)]).standard_error == pytest.approx(
-        0.02 / 2**0.5
-    )
-    assert pooled([LogRatio(0.0, 0.01, 2), LogRatio(0.4, 0.01, 2)]).standard_error > 0.1, (
-        "they disagree: neither is that precise"
-    )
-    with pytest.raises(ValueError, match="nothing"):
-        pooled([])
 
 
 def adopted_then_sharpened(ratios, levels):

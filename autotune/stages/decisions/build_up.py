@@ -1,7 +1,7 @@
 """How the gain builds up, knob by knob: a part of EXPLAIN.
 
     baseline │ + knob with the biggest own gain │ + next │ … │ + last = the confirmed figure
-             └────── one live session, each step against baseline blocks beside it ──────┘   fresh processes
+             └────── one live session, each step in blocks beside the baseline's ────────┘   fresh processes
 
 The steps in between are live figures, for orientation; the last one is the confirmed speed-up with
 its interval. What must be set before a process starts cannot be switched live: such knobs come
@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median, stdev
 
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
@@ -25,14 +25,14 @@ from autotune.job.configs import key_of, normalise
 from autotune.objectives import WHOLE_TRAINING
 from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
 from autotune.stages.context import RunContext
-from autotune.stages.measuring.kept_session import BlockFailed
-from autotune.stages.measuring.live_comparison import LiveComparison
+from autotune.stages.measuring.series import LiveSeries, Measured
 from autotune.verdict.speedup import LogRatio, around
 from autotune_spaces.base import Config, Scope, SearchSpace, Value
 from autotune_spaces.codec import decode, encode
 
 # share of the run so far; explaining may add 25% in all, most of it for the profiled runs
 SHARE = 0.08
+ROUNDS = 2  # of a step: a block of the baseline, two with the step, one of the baseline
 TOO_LITTLE_TIME = (
     "the steps of the build-up were not measured separately, as that would have taken too long;"
     " figures from the search are shown where available"
@@ -244,23 +244,37 @@ def _measure(
     if context.out_of_time() or expected_s > SHARE * context.journal.elapsed_s:
         return known, [TOO_LITTLE_TIME]
     own = observation.anatomy
-    with LiveComparison(
-        context, noise=observation.noise, room=own.iterations, own_memory_gib=own.peak_memory_gib
-    ) as live:
+    with LiveSeries(context, own.iteration_s, own.iterations, own.peak_memory_gib) as live:
         for step in missing:
             context.progress.measuring("build-up", step.config)
             try:
-                ratio = live.compare(step.config, {}, prune=False).ratio
-            except BlockFailed as failure:
-                return known, [
-                    f"the build-up of the gain could not be measured with {step.name}: {failure}"
-                ]
+                blocks = live.measure([{}, step.config, step.config, {}] * ROUNDS)
             except (SessionFailed, BaselineError) as failure:
                 return known, [f"the build-up of the gain could not be measured: {failure}"]
-            known[key_of(step.config)] = ratio
-            context.journal.append("build-up", key_of(step.config), encode(ratio))
+            if failed := next((block.failure for block in blocks if block.failure), None):
+                return known, [
+                    f"the build-up of the gain could not be measured with {step.name}: {failed}"
+                ]
+            if ratio := _log_ratio(blocks, observation.noise):
+                known[key_of(step.config)] = ratio
+                context.journal.append("build-up", key_of(step.config), encode(ratio))
             context.stop.check()
     return known, []
+
+
+def _log_ratio(blocks: Sequence[Measured], noise: float) -> LogRatio | None:
+    """log(cost of the step's blocks / of the baseline's); None if too few of a side were measured.
+
+    ``noise``: least standard deviation of a block's log cost.
+    """
+    measured = [block for block in blocks if block.log_cost is not None]
+    with_step = [block.log_cost or 0.0 for block in measured if block.config]
+    own = [block.log_cost or 0.0 for block in measured if not block.config]
+    count = min(len(with_step), len(own))
+    if count < 2:
+        return None
+    errors = [max(stdev(side), noise) / math.sqrt(len(side)) for side in (with_step, own)]
+    return LogRatio(fmean(with_step) - fmean(own), math.hypot(*errors), count)
 
 
 def _expected_s(config: Config, trials: Sequence[Trial]) -> float:

@@ -25,7 +25,6 @@ from autotune_spaces.facts import JobFacts
 from autotune_trials.diagnosis.classify import KILLED, WORKERS_TOO_MANY
 from autotune_trials.protocol.messages import Block, BlockReport, Window
 
-BLOCK_LIMIT_S = 60.0  # a candidate this slow has lost anyway
 TOO_MANY_WORKERS = "workers are more than the machine or its limits allow"
 COMPILE_LIMIT_S = 300.0  # max-autotune of a large model takes minutes
 STARTS = 3  # failed ones in a row after which the job, which has started before, is given up
@@ -57,14 +56,8 @@ class KeptSession:
         own_memory_gib: peak of the unchanged job.
     """
 
-    def __init__(
-        self,
-        context: RunContext,
-        process_config: Config | None = None,
-        room: int = 0,
-        own_memory_gib: float = 0.0,
-    ) -> None:
-        self.context, self.process_config = context, dict(process_config or {})
+    def __init__(self, context: RunContext, room: int = 0, own_memory_gib: float = 0.0) -> None:
+        self.context = context
         self.restarts = 0  # sessions that ended by themselves
         self.room = Room(room)
         self._session: LiveSession | None = None
@@ -88,7 +81,7 @@ class KeptSession:
         self.room.begin_session()
 
     def leave_running(self) -> None:
-        """Leave the process to the next kept session with the same process knobs."""
+        """Leave the process to the next kept session."""
         if self._session is not None:
             self.context.executor.keep(self._session)
         self._session = None
@@ -111,13 +104,13 @@ class KeptSession:
     def _opened(self) -> LiveSession:
         executor = self.context.executor
         try:
-            return executor.open_live(self.process_config)
+            return executor.open_live({})
         except SessionFailed as failure:
             if failure.kind not in ("ended", "unhooked") or not executor.first_epoch_s:
                 raise
             # the job has only one epoch: it ended while the second was awaited
             executor.first_epoch_s = 0.0
-            return executor.open_live(self.process_config)
+            return executor.open_live({})
 
     def run(self, config: Config, planned: Block) -> BlockReport:
         """Measure one block of ``config``.
@@ -239,7 +232,7 @@ class KeptSession:
                 f"{failure.detail}; repeating the measurement that was running there"
             )
             return block
-        if self._session is None and self._job is not None and not self.process_config:
+        if self._session is None and self._job is not None:
             # it has started before: a port may still be in use, memory not yet be free
             self._failed_starts += 1
             if self._failed_starts == STARTS:
@@ -262,7 +255,7 @@ class KeptSession:
                     "failed", f"the job ended before one block could be measured ({failure.detail})"
                 )
             )
-        if own and self.process_config == {}:
+        if own:
             if self._may_be_ours():
                 return block
             raise failure

@@ -76,14 +76,9 @@ class LiveSeries(KeptSession):
     """
 
     def __init__(
-        self,
-        context: RunContext,
-        process_config: Config,
-        iteration_s: float,
-        room: int = 0,
-        own_memory_gib: float = 0.0,
+        self, context: RunContext, iteration_s: float, room: int = 0, own_memory_gib: float = 0.0
     ) -> None:
-        super().__init__(context, process_config, room, own_memory_gib)
+        super().__init__(context, room, own_memory_gib)
         # by configuration; "": for those not measured yet
         self._iteration_s = {"": iteration_s}
         self._samples = 0.0  # per iteration of the unchanged job

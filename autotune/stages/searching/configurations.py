@@ -9,7 +9,7 @@ from typing import NamedTuple
 from autotune.job.configs import key_of
 from autotune.results import Trial, TrialState
 from autotune.stages.searching.block_record import BlockRecord
-from autotune.stages.searching.proposals import no_effect_words
+from autotune.words import no_effect_words
 from autotune_spaces.base import Config
 
 NOT_MEASURED = "not measured: a part of it failed, or other load disturbed it"

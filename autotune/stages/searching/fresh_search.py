@@ -12,6 +12,7 @@ from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, normalise
 from autotune.results import KnobGain, Observation, Trial, TrialState
+from autotune.search.stopping import best_of
 from autotune.stages.budget import NO_TIME, NO_TRIALS, proof_begins_s
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import judged
@@ -22,17 +23,18 @@ from autotune.stages.measuring.fresh import (
     understated,
     values_for_fresh_runs,
 )
-from autotune.stages.measuring.live_comparison import CLEAR_LOSS
 from autotune.stages.measuring.pairs import PROCESS_PAIRS, Pairs
 from autotune.stages.searching.model_search import Found
-from autotune.stages.searching.proposals import no_effect_words, store
+from autotune.tracking.records import record_trial
 from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio, around
 from autotune.verdict.timing import start_up_excess, warm_up_end
-from autotune.words import factor_words
+from autotune.words import factor_words, no_effect_words
 from autotune_spaces.base import Config, Value
+from autotune_spaces.codec import encode
 from autotune_trials.protocol.messages import Record
 
 UNTRIED = "untried"  # journal key
+CLEAR_LOSS = 0.10  # log ratio of a first pair so slow that no others are made
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def search_fresh(
             trial = _measure_fresh(
                 context, observation, tried, config, best, log_gain, trials, to_come
             )
-            store(context, observation.defaults, trials, trial)
+            _store(context, observation.defaults, trials, trial)
             context.stop.check()
         if trial.state != "complete" or trial.log_ratio is None:
             continue
@@ -96,6 +98,14 @@ def search_fresh(
     if context.journal.find(UNTRIED) != untried:
         context.journal.append(UNTRIED, "", untried)
     return best, log_gain, tuple(gains.values())
+
+
+def _store(context: RunContext, defaults: Config, trials: list[Trial], trial: Trial) -> None:
+    """Put a measured trial into the journal, the tracker and the progress display."""
+    trials.append(trial)
+    context.journal.append("trial", key_of(trial.config), encode(trial))
+    record_trial(context.tracker, trial, defaults)
+    context.progress.trial(trial, best_of(trials))
 
 
 def _for_fresh_runs(

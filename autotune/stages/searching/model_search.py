@@ -1,4 +1,4 @@
-"""SEARCH with the model: one live session, in which every block informs every knob.
+"""SEARCH in one live session, in which every block informs every knob.
 
     ModelStudy ── Series ──▶ LiveSeries ── blocks ──▶ the running job
         ▲                      │
@@ -7,6 +7,7 @@
 A job that waits for batches most of its time has its loader knobs searched first, alone. Once it
 waits less, or they have no more to give, the search continues with all knobs together. The result
 is the model's answer: the fastest configuration without the knobs that are not worth their price.
+``search: tpe`` and ``random`` let a sampler of Optuna's propose instead (sampler_study.py).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.series import LiveSeries
 from autotune.stages.observe import explain_failure
 from autotune.stages.searching.model_study import MOSTLY, ModelStudy
+from autotune.stages.searching.sampler_study import SamplerStudy
 from autotune.verdict.speedup import around
 from autotune_spaces.base import Value
 
@@ -60,9 +62,12 @@ def search_live(
     later: tuple[str, ...] = ()
     if waiting_share(observation) > MOSTLY:  # until it waits less, other knobs hardly show
         names, later = knobs_that_matter(observation.bottleneck, observation.domains)
-    study = ModelStudy(
-        context, observation, [name for name in names if name in domains], later, expected
-    )
+    study: ModelStudy
+    if context.spec.search == "model":
+        live = [name for name in names if name in domains]
+        study = ModelStudy(context, observation, live, later, expected)
+    else:
+        study = SamplerStudy(context, observation, [*domains])
     study.restore()
     _measure(study, context)
     answer = study.answer()
@@ -78,7 +83,7 @@ def _measure(study: ModelStudy, context: RunContext) -> None:
     own = study.observation.anatomy
 
     def serve(lane: RunContext, pieces: Iterator[Series]) -> None:
-        with LiveSeries(lane, {}, own.iteration_s, own.iterations, own.peak_memory_gib) as live:
+        with LiveSeries(lane, own.iteration_s, own.iterations, own.peak_memory_gib) as live:
             for series in pieces:
                 try:
                     blocks = live.measure(series.blocks)

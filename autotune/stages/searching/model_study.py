@@ -18,7 +18,7 @@ from autotune.errors import BaselineError
 from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalise
 from autotune.results import Observation, Trial
-from autotune.search.focus import AT_CEILING, LOADER_KINDS, SURE, at_ceiling
+from autotune.search.focus import AT_CEILING, LOADER, LOADER_KINDS, SURE, at_ceiling
 from autotune.search.model import (
     FIRST_LOOK,
     OUT_OF_TIME,
@@ -34,7 +34,7 @@ from autotune.stages.budget import NO_TIME, NO_TRIALS, search_began_s, search_en
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import PRICES
 from autotune.stages.measuring.fresh import understated
-from autotune.stages.measuring.kept_session import BlockFailed
+from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS, BlockFailed
 from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.stages.measuring.series import BLOCK_S, SETTLE_ITERATIONS, Measured
 from autotune.stages.searching.block_record import JOURNAL_KIND, BlockRecord
@@ -42,7 +42,6 @@ from autotune.stages.searching.block_times import BlockTimes, NodeClocks
 from autotune.stages.searching.configurations import Configuration, Configurations, Figure
 from autotune.stages.searching.more_workers import NumbersOfWorkers
 from autotune.stages.searching.objective_model import ObjectiveModel, Row
-from autotune.stages.searching.proposals import to_blame
 from autotune_spaces.base import Config, Knob, Scope, Value
 from autotune_spaces.codec import decode, encode
 
@@ -390,9 +389,13 @@ class ModelStudy:
             new = [it for it in map(self._learn, records) if it is not None]
             self._learn_workers(records)
             self._check_expected()
-            for configuration in new:
-                self.context.progress.trial(self._trial(configuration), self.best())
+            self._announce(new)
         self.context.stop.check()
+
+    def _announce(self, new: Sequence[Configuration]) -> None:
+        """Report configurations that were measured for the first time."""
+        for configuration in new:
+            self.context.progress.trial(self._trial(configuration), self.best())
 
     def _check_baseline(self, blocks: Sequence[Measured]) -> None:
         for block in blocks:
@@ -515,3 +518,11 @@ class ModelStudy:
 
 def _compiles(knob: Knob) -> bool:
     return knob.start_up_cost and knob.scope is Scope.LIVE
+
+
+def to_blame(config: Config, reason: str) -> str:
+    """Name the knob whose value was too large for the machine."""
+    # no other knob in it can be too large
+    if TOO_MANY_WORKERS in reason or set(config) <= {*LOADER}:
+        return "num_workers"
+    return "batch_size"

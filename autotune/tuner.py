@@ -173,7 +173,7 @@ def _explained(
     try:
         explanation = explain(context, observation, proof.winner)
         return credit(
-            context,
+            context.spec.search_space,
             observation,
             explanation,
             proof.confirmation if proof.winner else None,

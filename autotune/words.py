@@ -165,8 +165,7 @@ def plural(count: int, word: str, many: str = "") -> str:
 
 def why_not_profiled(explanation: Explanation) -> str:
     """The text in place of a profiled run's figures."""
-    others = ("knob importance: ", "the build-up of", "the steps of the build-up")
-    notes = " ".join(clean(n) for n in explanation.notes if not n.startswith(others))
+    notes = " ".join(clean(n) for n in explanation.notes if not n.startswith("knob importance: "))
     return notes or "The run was made with traces: none, or could not be profiled."
 
 

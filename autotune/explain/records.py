@@ -178,9 +178,7 @@ class BuildUp:
     cumulative: float  # speed-up with this knob and all before it
     low: float
     high: float
-    # "live", "search" (a trial's live figure), "fresh" (from own gains in fresh processes),
-    # "confirmed"
-    source: str = "live"
+    source: str = "own gains"  # or "confirmed"
     # further knobs added by this step; their separate gains were not measured
     together_with: tuple[str, ...] = ()
 

@@ -59,7 +59,7 @@ def proof_begins_s(
 
 
 def explain_s(context: RunContext, observation: Observation) -> float:
-    """Estimated seconds to explain a winner: profiled runs of both sides, and the build-up."""
+    """Estimated seconds to explain a winner: profiled runs of both sides."""
     if context.spec.traces == "none":
         return 0.0
     frames = observation.startup_s <= LONGEST_START_UP_S

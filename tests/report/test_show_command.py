@@ -57,7 +57,7 @@ def test_gains_are_told(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["show", "tuned", "--gains"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     for words in (
-        "num_workers 0 → 2 1.66× (1.58–1.74) live",
+        "num_workers 0 → 2 1.66× (1.58–1.74) own gains",
         "amp_dtype off → bfloat16 2.10× (1.93–2.29) confirmed",
         "num_workers 71%",
     ):

@@ -15,12 +15,6 @@ from autotune.results import Interval, Result
 MOST_BAR = 30  # width of the longest bar in characters, on a wide terminal
 KNOB = 23  # characters of the longest name of a knob
 TEXT = KNOB + 51  # of all that is not the bar
-SOURCES = {
-    "live": "live",
-    "search": "live, from the search",
-    "fresh": "from own gains",
-    "confirmed": "confirmed",
-}
 
 
 def print_gains(console: Console, result: Result) -> None:
@@ -35,7 +29,7 @@ def print_gains(console: Console, result: Result) -> None:
         table.add_row(Text("the job as it is"), Text("1×"), Text(""), _bar(0.0, 1.0, top, bar))
         for step in steps:
             interval = words.interval_words(Interval(step.cumulative, step.low, step.high))
-            source = SOURCES.get(step.source, words.clean(step.source, 20))
+            source = words.clean(step.source, 20)
             table.add_row(
                 Text(step_words(result, step)),
                 Text(interval),

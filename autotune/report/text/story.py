@@ -330,17 +330,10 @@ def build_up_words(result: Result) -> str:
     if not steps:
         return ""
     said = f"Each bar is the {gain_name(result)} with this knob and all above it, over the job as it is."
-    between = {step.source for step in steps[:-1]}
-    if between & {"live", "search"}:
+    if len(steps) > 1:
         said += (
-            " The steps in between are live figures from one running process, only indicative:"
-            " their intervals are too narrow. Where they exceed the confirmed figure, they are cut at"
-            " it."
-        )
-    if "fresh" in between:
-        said += (
-            " Where a knob must be set before the process starts, the step before it is the"
-            " confirmed figure without that knob's own gain."
+            " Those before the last one are the confirmed figure without the own gains of the knobs"
+            " below, which are only indicative."
         )
     if any(step.together_with for step in steps):
         said += " Knobs in one bar were not measured separately."

@@ -7,7 +7,7 @@ differs from ``yaml.safe_load`` in four ways, each because of a mistake people r
 what it says;
 * ``1e-3`` is a number, ``1:30`` and ``2026-01-02`` are not turned into something else;
 * a key is a word (``1:`` is "1"), and a duplicate key is an error, not a silent overwrite;
-* a document that grows beyond :data:`MAX_NODES` through aliases is refused.
+* aliases (``*name``), through which a short document may grow without limit, are refused.
 
 The text may come from anywhere, so nothing in it is trusted: tags other than those of plain data
 are refused before anything is built from them, and size, depth, digits and time are bounded.
@@ -23,7 +23,6 @@ from typing import Any
 
 import yaml
 
-MAX_NODES = 10_000
 MAX_BYTES = 1 << 17  # read in 3 s at worst; a long tuned.yaml is a tenth of it
 MAX_DIGITS = 100  # of a whole number
 MAX_DEPTH = 50
@@ -70,11 +69,19 @@ class _Loader(yaml.SafeLoader):
 
     @classmethod
     def meaning(cls, text: str) -> str:
-        """What unquoted ``text`` is: int, float, bool, null, merge or str."""
+        """What unquoted ``text`` is: int, float, bool, null or str."""
         for tag, pattern in cls.yaml_implicit_resolvers.get(text[:1], ()):
             if pattern.match(text):
                 return str(tag).rpartition(":")[2]
         return "str"
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            event = self.peek_event()
+            line = event.start_mark.line + 1
+            raise YamlMistake(f"the alias *{event.anchor}", line, "its value, written out")
+        node: yaml.Node | None = super().compose_node(parent, index)
+        return node
 
 
 # ``int``: also 20_000, as in Python; no octal by a leading zero, no base 60. Each digit can be read
@@ -89,7 +96,6 @@ for _tag, _pattern, _first in (
         "-+0123456789.",
     ),
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("merge", r"<<", "<"),
 ):
     _Loader.add_implicit_resolver(
         f"tag:yaml.org,2002:{_tag}", re.compile(rf"^(?:{_pattern})$"), list(_first)
@@ -106,7 +112,7 @@ _CORE = "tag:yaml.org,2002:"
 
 
 def plain_meaning(text: str) -> str:
-    """What :func:`read_yaml` takes unquoted ``text`` for: int, float, bool, null, merge or str."""
+    """What :func:`read_yaml` takes unquoted ``text`` for: int, float, bool, null or str."""
     return _Loader.meaning(text)
 
 
@@ -139,7 +145,7 @@ def parse_yaml(text: str) -> Document:
             node = loader.get_single_node()
             if node is None:
                 return Document(None, {}, {})
-            _Walk(lines, spelling).visit(node, (), ())
+            _Walk(lines, spelling).visit(node, ())
             return Document(loader.construct_document(node), lines, spelling)
         # raised by the YAML reader itself: "\\UFFFFFFFF", %YAML 1.(5000 digits)
         except (ValueError, OverflowError) as error:
@@ -173,38 +179,30 @@ def _describe(error: yaml.MarkedYAMLError, line: int) -> tuple[str, int, str]:
 class _Walk:
     """Records the line of every part.
 
-    Aliases are followed, so that what they stand for has a line in each place.
-
     Raises (its methods):
         YamlMistake: at the line of what is refused.
     """
 
     def __init__(self, lines: dict[Place, int], spelling: dict[Place, str]) -> None:
-        self._lines, self._spelling, self._visits = lines, spelling, 0
+        self._lines, self._spelling = lines, spelling
 
-    def visit(self, node: yaml.Node, place: Place, above: tuple[int, ...]) -> None:
+    def visit(self, node: yaml.Node, place: Place) -> None:
         line = node.start_mark.line + 1
-        self._visits += 1  # not the places: a mapping that is merged in repeatedly has only one
-        if id(node) in above:
-            raise YamlMistake("an alias that contains itself", line)
-        if self._visits > MAX_NODES:
-            raise YamlMistake(f"more than {MAX_NODES} entries with aliases expanded", line)
-        if len(above) > MAX_DEPTH:
+        if len(place) > MAX_DEPTH:
             raise YamlMistake("nested too deeply", line, f"at most {MAX_DEPTH} levels")
         _check_tag(node, line)
         self._lines.setdefault(place, line)
-        above = (*above, id(node))
         if isinstance(node, yaml.ScalarNode):
             _check_scalar(node, line)
             if node.style is None:
                 self._spelling[place] = node.value
         elif isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
-                self.visit(item, (*place, index), above)
+                self.visit(item, (*place, index))
         elif isinstance(node, yaml.MappingNode):
-            self._visit_mapping(node, place, above)
+            self._visit_mapping(node, place)
 
-    def _visit_mapping(self, node: yaml.MappingNode, place: Place, above: tuple[int, ...]) -> None:
+    def _visit_mapping(self, node: yaml.MappingNode, place: Place) -> None:
         first: dict[Hashable, int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
@@ -212,17 +210,6 @@ class _Walk:
                 raise YamlMistake("a key that is not a word", line, "key: value")
             _check_tag(key, line)
             _check_scalar(key, line)
-            if key.tag == _CORE + "merge":
-                # Merged keys keep their own lines; keys written out here win.
-                for source in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                    if not isinstance(source, yaml.MappingNode):
-                        raise YamlMistake(
-                            "'<<' merges something other than a mapping",
-                            line,
-                            "<<: *NAME, of a mapping",
-                        )
-                    self.visit(source, place, above)
-                continue
             if key.value in first:
                 raise YamlMistake(
                     f"the key '{key.value}' occurs again, first on line {first[key.value]}",
@@ -233,7 +220,7 @@ class _Walk:
             key.tag = _CORE + "str"  # a key is a word even if it looks like a number
             inner = (*place, key.value)
             self._lines[inner] = line
-            self.visit(value, inner, above)
+            self.visit(value, inner)
             # The key's line, not its value's, so that "env:" and its entries can be told apart.
             self._lines[inner] = line
 

@@ -171,11 +171,6 @@ def test_json_is_read_as_json_is_written() -> None:
     assert parse_yaml(json.dumps(data)).data == data
 
 
-def test_aliases_and_merges_work(tmp_path: Path) -> None:
-    job = load(tmp_path, "command: python train.py\nenv:\n  <<: {A: 1, B: 2}\n  B: 3\n")
-    assert job.env == {"A": "1", "B": "3"}
-
-
 @pytest.mark.parametrize("uri", ["none", "~"])
 def test_tracking_can_be_left_out(uri: str, tmp_path: Path) -> None:
     assert (

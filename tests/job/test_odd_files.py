@@ -18,7 +18,7 @@ from tiers import slow
 
 from autotune.errors import AutotuneError
 from autotune.job.load import load_job
-from autotune.job.yaml_lines import MAX_BYTES, YamlMistake, parse_yaml
+from autotune.job.yaml_lines import MAX_BYTES, parse_yaml
 from autotune.tracking import preflight
 
 HERE = Path(__file__).parent
@@ -79,12 +79,7 @@ def test_odd_files(call: str) -> None:
 GOOD = "command: python train.py\n"
 # Files that once hung, exploded or ended in a traceback, each with a word of the answer.
 FOUND = {
-    "merges-that-multiply": (
-        GOOD
-        + "env: &a0 {x: 1}\n"
-        + "".join(f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 10)}]}}\n" for i in range(1, 9)),
-        "more than 10000 entries",
-    ),
+    "merge": (GOOD + "env:\n  <<: {x: 1}\n", "'<<' cannot be the name"),
     "digits-and-a-letter": (GOOD + f"name: {'1' * 100_000}x\n", "name is"),
     "hex-of-5000-digits": (GOOD + f"planned_steps: 0x{'f' * 5000}\n", "a number of 5002 digits"),
     "no-such-home": (GOOD + "workdir: ~nobody-at-all/x\n", "no directory"),
@@ -133,8 +128,7 @@ def test_a_tracking_file_that_cannot_be(name: str, why: str, tmp_path: Path) -> 
 
 def test_the_largest_file_is_read_in_seconds() -> None:
     started = time.monotonic()
-    with pytest.raises(YamlMistake, match="entries"):
-        parse_yaml("[" + "a," * (MAX_BYTES // 2 - 2) + "]")
+    parse_yaml("[" + "a," * (MAX_BYTES // 2 - 2) + "]")
     assert time.monotonic() - started < 60
 
 

@@ -87,8 +87,8 @@ def find_result(run: str) -> Path:
         where=str(directory),
         expected=f"{RESULT}, which a run writes at its end",
         remedy=(
-            "if it is not running now, `autotune run JOB.yaml` with its job file "
-            f"{_run_dir_option(directory)}continues where it stopped"
+            "if it is not running now, `autotune run JOB.yaml --run-dir"
+            f" {shlex.quote(str(directory))}` with its job file continues where it stopped"
         ),
     )
 
@@ -196,24 +196,6 @@ def no_run(found: str, run: str, file: str = RESULT) -> InputError:
         expected=f"a run's directory, its name under {RUNS}/, or a {file}",
         remedy=here if names else "`autotune run job.yaml` creates one",
     )
-
-
-def _run_dir_option(directory: Path) -> str:
-    """The option that `autotune run` needs to find ``directory`` again."""
-    study = _study(directory) or {}
-    default = (RUNS / str(study.get("name"))).absolute()
-    return (
-        "" if directory.absolute() == default else f"and --run-dir {shlex.quote(str(directory))} "
-    )
-
-
-def _study(directory: Path) -> dict[str, Any] | None:
-    """The study that the journal in ``directory`` belongs to."""
-    if not (directory / JOURNAL).is_file():
-        return None
-    found = (e["data"] for e in _entries(directory / JOURNAL) if e["kind"] == "study")
-    study = next(found, None)
-    return study if isinstance(study, dict) else None
 
 
 def _entries(journal: Path) -> Iterator[dict[str, Any]]:

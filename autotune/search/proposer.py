@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.job.configs import key_of, normalise
 from autotune.results import Trial, TrialState
-from autotune.search.sampler_view import show_best_and_latest
 from autotune_spaces.base import Config, SearchSpace, Value
 
 if TYPE_CHECKING:
@@ -225,8 +224,6 @@ def _open_study(path: Path, seed: int, kind: str) -> Any:
             if kind == "random"
             else samplers.TPESampler(seed=seed, group=True, n_startup_trials=8)
         )
-        study = optuna.create_study(
+        return optuna.create_study(
             study_name="autotune", storage=storage, sampler=sampler, direction="minimize"
         )
-        show_best_and_latest(storage)
-        return study

@@ -5,7 +5,6 @@ same after a resume.
 from __future__ import annotations
 
 import math
-import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -328,32 +327,3 @@ def test_the_search_stops_on_a_plateau_only() -> None:
     assert not plateau(flat[:-2])
     late = [*flat[:-1], Trial(99, {"amp_dtype": "bfloat16"}, "complete", -0.5, origin="sampler")]
     assert not plateau(late)
-
-
-@pytest.mark.slow
-def test_of_a_long_study_the_sampler_is_given_the_best_and_the_latest() -> None:
-    from optuna.trial import TrialState
-
-    from autotune.search.sampler_view import BEST, LATEST, STRIDE, show_best_and_latest
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    whole = study._storage.get_all_trials
-    show_best_and_latest(study._storage)
-    for number in range(400):
-        values = {
-            trial.number: trial.value
-            for trial in whole(study._study_id)
-            if trial.state is TrialState.COMPLETE
-        }
-        given = [trial.number for trial in study._storage.get_all_trials(study._study_id)]
-        assert len(given) <= BEST + LATEST + STRIDE
-        older = sorted(
-            (n for n in values if n < min(given[-LATEST:], default=0)), key=lambda n: values[n]
-        )
-        assert set(given) >= {*older[:BEST], *list(values)[-LATEST:]} and given == sorted(given)
-        assert [
-            t.number
-            for t in study._storage.get_all_trials(study._study_id, states=(TrialState.RUNNING,))
-        ] == []
-        study.tell(study.ask(), random.Random(number).random())

@@ -19,7 +19,7 @@ from autotune.judging.records import Judgement, SideRecord
 from autotune.judging.sides import Side
 from autotune.results import LossState, LossVerdict, Observation
 from autotune.stages.context import ANNOUNCED, OVER, RunContext
-from autotune.stages.converge import Asked, SeededRuns, check_loss
+from autotune.stages.converge import Asked, check_loss
 from autotune.stages.explain import case, describe, measured_peaks, profile, profiled
 from autotune.stages.measuring.fresh import pair_s, rounds
 from autotune.stages.measuring.interleaving import WHY_NOT, files_written, keep_decision, why_not
@@ -359,7 +359,7 @@ def _settings_of_other_torch(a: Observation, b: Observation) -> set[str]:
     return {f"optimizers.*.groups.*.{name}" for name in names[0] ^ names[1]}
 
 
-def bits_asked(verdict: LossVerdict, runs: SeededRuns) -> LossVerdict:
+def bits_asked(verdict: LossVerdict, runs: Pairs) -> LossVerdict:
     """Tighten ``verdict`` where B has to produce the same bits as A.
 
     The rule takes different bits for another random stream, because it cannot know that nothing was

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import numerics_of
@@ -31,27 +30,6 @@ from autotune_spaces.codec import decode
 from autotune_trials.protocol.messages import Record
 
 SHOWN_DIFFERENCES = 4  # settings named in the reason; further ones are counted
-
-
-class SeededRuns(Protocol):
-    """Runs of both sides by seed, made on demand.
-
-    They are :class:`~autotune.stages.measuring.pairs.Pairs`, or a stand-in whose true outcome is
-    known.
-    """
-
-    reference: dict[int, Record]
-    candidate: dict[int, Record]
-
-    def ensure(self, pairs: int) -> None: ...
-
-    def late(self, pairs: int) -> str: ...
-
-    def repeat_reference(self, seed: int) -> Record: ...
-
-    def lengthen(self, steps: int) -> bool: ...
-
-    def float16_gradient(self) -> tuple[float, float] | None: ...
 
 
 @dataclass(frozen=True)
@@ -106,7 +84,7 @@ def _redraws(context: RunContext, config: Config) -> bool:
     )
 
 
-def check_loss(runs: SeededRuns, asked: Asked, *, most_pairs: int | None = None) -> LossVerdict:
+def check_loss(runs: Pairs, asked: Asked, *, most_pairs: int | None = None) -> LossVerdict:
     """Return the loss verdict on ``runs``.
 
     Args:
@@ -143,7 +121,7 @@ def _undecided(asked: Asked, reason: str, pairs: int) -> LossVerdict:
     return LossVerdict(LossState.UNDECIDED, reason, pairs, 0, numerics=asked.numerics)
 
 
-def _fingerprint(runs: SeededRuns, declared: Collection[str]) -> str:
+def _fingerprint(runs: Pairs, declared: Collection[str]) -> str:
     """Undeclared differences in words; "" if there are none."""
     seed = min(runs.reference)
     found = fingerprint_differences(
@@ -154,7 +132,7 @@ def _fingerprint(runs: SeededRuns, declared: Collection[str]) -> str:
 
 
 def _look_by_look(
-    runs: SeededRuns,
+    runs: Pairs,
     asked: Asked,
     float16: tuple[float, float] | None,
     most_pairs: int | None,
@@ -178,7 +156,7 @@ def _look_by_look(
 
 
 def _compare(
-    runs: SeededRuns, asked: Asked, float16: tuple[float, float] | None, stretched: int, last: bool
+    runs: Pairs, asked: Asked, float16: tuple[float, float] | None, stretched: int, last: bool
 ) -> LossDecision:
     if not runs.reference:
         return compare({}, {}, asked.numerics, last_look=last)
@@ -219,7 +197,7 @@ def _candidate(record: Record, float16: tuple[float, float] | None) -> LossRun:
     )
 
 
-def _metrics(runs: SeededRuns, asked: Asked, decision: LossDecision) -> tuple[MetricVerdict, ...]:
+def _metrics(runs: Pairs, asked: Asked, decision: LossDecision) -> tuple[MetricVerdict, ...]:
     """Judge every metric that the job reported or the user asked for."""
     names = dict.fromkeys(
         [*asked.metrics, *(n for r in runs.reference.values() for n in r.metrics)]
@@ -242,7 +220,7 @@ def _metrics(runs: SeededRuns, asked: Asked, decision: LossDecision) -> tuple[Me
     return tuple(found)
 
 
-def _over_the_same_samples(name: str, runs: SeededRuns) -> list[dict[int, Sequence[float]]]:
+def _over_the_same_samples(name: str, runs: Pairs) -> list[dict[int, Sequence[float]]]:
     """The values of a metric on both sides, which have different batch sizes: seed -> values.
 
     Values without positions are matched by their order if both sides have equally many.

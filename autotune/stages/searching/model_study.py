@@ -29,6 +29,7 @@ from autotune.search.model import (
     Series,
 )
 from autotune.search.seeds import guess
+from autotune.search.stopping import best_of
 from autotune.secrets import mask_command
 from autotune.stages.budget import NO_TIME, NO_TRIALS, search_began_s, search_ends_s, tried_enough
 from autotune.stages.context import RunContext
@@ -488,9 +489,7 @@ class ModelStudy:
     def best(self) -> Trial | None:
         """The fastest measured configuration by the model; None if that is the unchanged job."""
         with self._turn:
-            done = [self._trial(it) for it in self._configurations if it.complete]
-            faster = [t for t in done if t.log_ratio is not None and t.log_ratio < 0]
-            return min(faster, key=lambda t: t.log_ratio or 0.0, default=None)
+            return best_of([self._trial(it) for it in self._configurations if it.complete])
 
     def trials(self) -> list[Trial]:
         """One trial per configuration, in the order of their first blocks."""

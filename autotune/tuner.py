@@ -153,13 +153,8 @@ def _warn_if_budget_is_short(context: RunContext, observation: Observation) -> N
     if context.journal.find(SEARCH_BEGAN) is not None or not observation.domains:
         return  # a resumed run, or nothing to search
     if context.executor.lanes() is None and needed > OVER * budget_s:
-        context.journal.append(ANNOUNCED, "", needed)
-        context.progress.note(
-            "confirming one finalist takes about"
-            f" {duration_words(first_look_s(context, observation))} for this job: a run that finds"
-            f" one will take about {duration_words(needed)}, longer than budget.minutes"
-            f" ({context.spec.budget.minutes:g}): a first proof is always finished"
-        )
+        look_s = first_look_s(context, observation)
+        _announce(context, "confirming one finalist", look_s, "a run that finds one", needed)
 
 
 def _explained(
@@ -230,12 +225,17 @@ def _warn_if_proof_is_long(context: RunContext, observation: Observation) -> Non
     proof_s, budget_s = first_look_s(context, observation), context.spec.budget.minutes * 60
     needed = context.journal.elapsed_s + pair_s(context, observation) / 2 + proof_s
     if context.journal.find(ANNOUNCED) is None and needed > OVER * budget_s:
-        context.journal.append(ANNOUNCED, "", needed)
-        context.progress.note(
-            f"proving the recorded answer takes about {duration_words(proof_s)} for this job: the"
-            f" run will take about {duration_words(needed)}, longer than budget.minutes"
-            f" ({context.spec.budget.minutes:g}): a first proof is always finished"
-        )
+        _announce(context, "proving the recorded answer", proof_s, "the run", needed)
+
+
+def _announce(context: RunContext, what: str, takes_s: float, run: str, run_s: float) -> None:
+    """Tell that the run will take longer than the budget; keep how long."""
+    context.journal.append(ANNOUNCED, "", run_s)
+    context.progress.note(
+        f"{what} takes about {duration_words(takes_s)} for this job: {run} will take about"
+        f" {duration_words(run_s)}, longer than budget.minutes"
+        f" ({context.spec.budget.minutes:g}): a first proof is always finished"
+    )
 
 
 def _first_look(

@@ -95,13 +95,13 @@ def config_words(config: Mapping[str, object]) -> str:
     )
 
 
-def number_words(number: float | None, digits: int = 3) -> str:
-    """Round to ``digits``; large numbers in full (``1,370``), as samples per second are read."""
+def number_words(number: float | None) -> str:
+    """Three digits; large numbers in full (``1,370``), as samples per second are read."""
     if not known(number):
         return NOT_MEASURED
-    if 10**digits - 0.5 <= abs(number) < 1e15:
-        return f"{round(number, digits - 1 - math.floor(math.log10(abs(number)))):,.0f}"
-    return f"{number:.{digits}g}"
+    if 999.5 <= abs(number) < 1e15:
+        return f"{round(number, 2 - math.floor(math.log10(abs(number)))):,.0f}"
+    return f"{number:.3g}"
 
 
 def scaled_words(number: float | None, unit: str) -> str:

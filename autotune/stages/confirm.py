@@ -26,7 +26,6 @@ from autotune.verdict.runs import loss_run
 from autotune.verdict.speedup import (
     FALSE_ADOPTIONS,
     LOOKS,
-    MINIMUM_GAIN,
     SHARP,
     adopted_text,
     around,
@@ -62,16 +61,15 @@ def confirm(
         try:
             pairs.ensure(looks[look])
         except SessionFailed as failure:
-            return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, _failed_text(failure))
+            return _rejected(config, _failed_text(failure))
         if why := pairs.beyond_limits(observation):
-            return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, f"it {why}")
+            return _rejected(config, f"it {why}")
         if look == 0:
             if useless := pairs.useless:
                 context.progress.warning(f"in fresh processes {no_effect_words(useless)}")
             space, idle = context.spec.search_space, pairs.idle
             if idle and not normalise(without(config, *idle), observation.defaults, space):
-                reason = f"in fresh processes {no_effect_words(idle)}"
-                return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, reason)
+                return _rejected(config, f"in fresh processes {no_effect_words(idle)}")
             looks = planned(_room(context, observation, config, pairs))
         ratios, levels = pairs.figures.log_speedups(), pairs.figures.log_levels()
         decision = decide(
@@ -80,7 +78,6 @@ def confirm(
             levels=levels,
             looks=looks,
             finalist=finalist,
-            minimum_gain=MINIMUM_GAIN,
             better=BETTER[context.spec.objective],
         )
         if decision.state != "continue":
@@ -114,6 +111,11 @@ def confirm(
     )
     context.progress.confirmed(confirmation)
     return confirmation
+
+
+def _rejected(config: Config, reason: str) -> Confirmation:
+    """Without a figure."""
+    return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, reason)
 
 
 def _drawback(figures: PairFigures, speedup: float) -> str:

@@ -152,13 +152,13 @@ def bin_integrals(run: LossRun, edges: Sequence[float]) -> list[float]:
     ]
 
 
-def curve(runs: Iterable[LossRun], points: int = CURVE_POINTS) -> dict[int, float]:
-    """Samples consumed -> mean loss over ``runs``, in at most ``points`` bins. Step numbers are
-    used if samples were not counted."""
+def curve(runs: Iterable[LossRun]) -> dict[int, float]:
+    """Samples consumed -> mean loss over ``runs``, in at most :data:`CURVE_POINTS` bins. Step
+    numbers are used if samples were not counted."""
     runs = [run for run in runs if run.steps]
     steps = min((run.steps for run in runs), default=0)
     result: dict[int, float] = {}
-    for stretch in step_bins(steps, max(min(points, steps), 1)) if steps else []:
+    for stretch in step_bins(steps, max(min(CURVE_POINTS, steps), 1)) if steps else []:
         values = [
             x
             for run in runs

@@ -104,13 +104,12 @@ def decide(
     levels: Sequence[float] | None = None,
     looks: Sequence[int] = LOOKS,
     finalist: int = 0,
-    minimum_gain: float = MINIMUM_GAIN,
     better: str = "faster",
 ) -> SpeedDecision:
     """Adopt, reject, or continue to the next look.
 
-        adopt      the whole interval is above 1, the estimate is at least 1 + minimum_gain, and the plain mean of all pairs shows at least half of it
-        reject     the whole interval is below 1 + minimum_gain, or this was the last look, or waiting for it is pointless
+        adopt      the whole interval is above 1, the estimate is at least 1 + MINIMUM_GAIN, and the plain mean of all pairs shows at least half of it
+        reject     the whole interval is below 1 + MINIMUM_GAIN, or this was the last look, or waiting for it is pointless
         continue   otherwise
 
     The interval has 95% coverage no matter at which look it is reported. Only its lower end can
@@ -148,7 +147,7 @@ def decide(
     """
     pairs, lower = len(log_ratios), FALSE_ADOPTIONS[finalist]
     centre, error, freedom, low, high = _look(log_ratios, levels, look, looks, lower)
-    wanted = math.log1p(minimum_gain)
+    wanted = math.log1p(MINIMUM_GAIN)
     estimate = _drawn(centre, error, freedom) if low > 0 else centre
     interval = Interval(math.exp(estimate), _exp(low), _exp(high))
     figures = _figures(interval, pairs)
@@ -161,7 +160,7 @@ def decide(
         return SpeedDecision("reject", interval, f"{worse}: {figures}")
     if high < wanted:
         return SpeedDecision(
-            "reject", interval, f"no gain of {minimum_gain:.0%} or more: {figures}"
+            "reject", interval, f"no gain of {MINIMUM_GAIN:.0%} or more: {figures}"
         )
     if look < len(looks) - 1 and (
         not freedom or _can_still_adopt(centre, error, pairs, looks, lower, wanted)
@@ -176,11 +175,11 @@ def decide(
         )
     if low > 0:
         return SpeedDecision(
-            "reject", interval, f"{better}, but by less than {minimum_gain:.0%}: {figures}"
+            "reject", interval, f"{better}, but by less than {MINIMUM_GAIN:.0%}: {figures}"
         )
     if estimate < wanted:
         wide = high > 2 * SHARP
-        what = f"a gain of {minimum_gain:.0%} or more"
+        what = f"a gain of {MINIMUM_GAIN:.0%} or more"
         said = f"too noisy to tell whether there is {what}" if wide else f"no {what[2:]} is shown"
         return SpeedDecision("reject", interval, f"{said}: {figures}", wide)
     needed = _needed(log_ratios, levels, estimate, lower)

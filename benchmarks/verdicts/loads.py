@@ -239,13 +239,7 @@ class Core:
                 ratios.append(ratio)
                 levels.append(level)
                 again += repeated
-            decision = decide(
-                ratios,
-                look=look,
-                levels=levels_in_order(levels),
-                finalist=finalist,
-                minimum_gain=MINIMUM_GAIN,
-            )
+            decision = decide(ratios, look=look, levels=levels_in_order(levels), finalist=finalist)
             if decision.state != "continue":
                 break
         return Confirmed(decision, len(ratios), 2 * len(ratios) + again, again)

@@ -39,12 +39,7 @@ class Worth:
 
 
 def worth(
-    gain: float,
-    sd: float,
-    prior_sd: float,
-    live_error: float,
-    slab: float = SLAB_CHANCE,
-    expected: float = 0.0,
+    gain: float, sd: float, prior_sd: float, live_error: float, expected: float = 0.0
 ) -> Worth:
     """Convert a gain's normal posterior into its posterior under spike-and-slab.
 
@@ -55,14 +50,14 @@ def worth(
         expected: prior mean of the gain; its influence is removed too.
     """
     if sd >= prior_sd * (1 - 1e-6):  # no block contains any information on it
-        return Worth(slab, 0.0, SLAB_SD)
+        return Worth(SLAB_CHANCE, 0.0, SLAB_SD)
     of_data = 1 / max(sd, 1e-6) ** 2 - 1 / prior_sd**2
     estimate = (gain / max(sd, 1e-6) ** 2 - expected / prior_sd**2) / of_data
     variance = 1 / of_data + live_error**2
     wide = variance + SLAB_SD**2
     # log odds of "has an effect"
     log_odds = (
-        math.log(slab / (1 - slab))
+        math.log(SLAB_CHANCE / (1 - SLAB_CHANCE))
         + 0.5 * math.log(variance / wide)
         + 0.5 * estimate**2 * (1 / variance - 1 / wide)
     )

@@ -24,6 +24,7 @@ from autotune.stages.measuring.pair_figures import node_of
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.observe import observe
 from autotune.stages.search import Searched, search
+from autotune.stages.searching.block_record import JOURNAL_KIND
 
 pytestmark = [pytest.mark.ray, pytest.mark.faults]
 TRIALS = 8
@@ -31,9 +32,10 @@ RUN = Path("autotune-runs") / "played"
 
 
 def in_flight(context: RunContext, done: int = 1) -> bool:
-    """A trial is being measured, and at least ``done`` are in the journal."""
+    """A trial is being measured, and the blocks of at least ``done`` are in the journal."""
     slots = context.executor.lanes() or ()
-    return len(list(context.journal.all("trial"))) >= done and any(slot._busy for slot in slots)
+    series = list(context.journal.all(JOURNAL_KIND))
+    return len(series) >= done and any(slot._busy for slot in slots)
 
 
 def all_there(searched: Searched) -> tuple[Trial, ...]:
@@ -52,7 +54,7 @@ def job(folder: Path, nodes, words: str = "--block-s 0.1", more: str = "") -> Pa
 
 
 def job_at(folder: Path, address: str, words: str, more: str = "") -> Path:
-    """A job with TRIALS trials, whose sampler writes them to the journal one by one."""
+    """A job with TRIALS trials, which its sampler proposes one by one."""
     ray = f"address: '{address}'{more}"
     return make_job(folder / "job", ray, words=words, trials=TRIALS, extra="search: tpe\n")
 
@@ -159,14 +161,14 @@ def test_the_tuner_is_ended_and_the_same_command_carries_on(
     assert left_behind(slots) == []
 
 
-def trials_in(folder: Path) -> list[dict]:
-    """The trials in the journal; every line must be complete."""
+def trials_in(folder: Path) -> list[list[dict]]:
+    """The blocks of each trial in the journal; every line must be complete."""
     journal = folder / RUN / "journal.jsonl"
     lines = journal.read_text().splitlines() if journal.exists() else []
-    return [entry["data"] for entry in map(json.loads, lines) if entry["kind"] == "trial"]
+    return [entry["data"] for entry in map(json.loads, lines) if entry["kind"] == JOURNAL_KIND]
 
 
-def carried_on(folder: Path, before: list[dict]) -> set[int]:
+def carried_on(folder: Path, before: list[list[dict]]) -> set[int]:
     """Resume: the run ends with a verdict and has every trial once, including those ``before``.
 
     Returns its slots' processes.
@@ -183,7 +185,7 @@ def carried_on(folder: Path, before: list[dict]) -> set[int]:
     after = trials_in(folder)
     assert (
         after[: len(before)] == before
-        and len({key_of(t["config"]) for t in after}) == len(after) == TRIALS
+        and len({key_of(blocks[0]["config"]) for blocks in after}) == len(after) == TRIALS
     )
     result = json.loads((folder / RUN / "result.json").read_text())
     assert result["verdict"] == "tuned" and len(result["trials"]) == TRIALS
@@ -220,7 +222,7 @@ def test_the_head_is_gone_and_the_same_command_carries_on_with_the_next_one(
     assert left_behind(slots) == []
 
 
-def run_until_its_head_is_gone(folder: Path, cluster) -> tuple[list[dict], set[int]]:
+def run_until_its_head_is_gone(folder: Path, cluster) -> tuple[list[list[dict]], set[int]]:
     """Check the run's message and exit code; returns its finished trials and slots' processes."""
     run = subprocess.Popen(
         ["autotune", "run", "job.yaml", "--quiet"], cwd=folder, stderr=subprocess.PIPE, text=True

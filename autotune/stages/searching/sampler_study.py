@@ -32,7 +32,6 @@ class SamplerStudy(ModelStudy):
         faults = observation.anatomy.minor_faults
         for config in seeds(observation.bottleneck, self._domains, observation.defaults, faults):
             self._proposer.enqueue(config, "seed")
-
         self._told: list[Trial] = []  # with their figures then
 
     def restore(self) -> None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from functools import lru_cache
+from statistics import median_low
 
 from autotune.verdict.bounds import BOUNDS
 
@@ -77,8 +78,8 @@ def levels_by_kind(levels: Sequence[float], kinds: Sequence[Hashable]) -> list[f
 
     Pairs that ran on another machine or in the other order are of another kind. The second process
     of a pair may find in memory what the first one read from the disk, which helps the faster side
-    more: then a level says in which direction its ratio errs. Usual is the lower quartile, since
-    other load only slows, and may slow half of the few pairs of a kind.
+    more: then a level says in which direction its ratio errs. Usual is the lower median, since other
+    load only slows, and may slow half of the few pairs of a kind.
 
     Args:
         levels: mean of the two log costs of each pair.
@@ -87,7 +88,7 @@ def levels_by_kind(levels: Sequence[float], kinds: Sequence[Hashable]) -> list[f
     by_kind: dict[Hashable, list[float]] = {}
     for kind, level in zip(kinds, levels, strict=True):
         by_kind.setdefault(kind, []).append(level)
-    usual = {kind: sorted(found)[(len(found) - 1) // 4] for kind, found in by_kind.items()}
+    usual = {kind: median_low(found) for kind, found in by_kind.items()}
     return [level - usual[kind] for kind, level in zip(kinds, levels, strict=True)]
 
 

@@ -78,8 +78,8 @@ def real_part(loads: Sequence[str]) -> str:
     table is kept.
     """
     known = PAGE.read_text(encoding="utf-8").partition(REAL)[2]
-    rows = [line for line in known.splitlines() if line.startswith("| ")]
-    below = known.partition("\n\n")[2]
+    table, _, below = known.partition("\n\n")
+    rows = table.splitlines()
     for kind in loads:
         rows = [row for row in rows if not row.startswith(f"| {kind} |")] + loads_rows(kind)
     rows.sort(key=lambda row: LOADS.index(row.split(" | ")[0].strip("| ")))
@@ -89,7 +89,7 @@ def real_part(loads: Sequence[str]) -> str:
 REAL = """
 ## Real processes under real load
 
-Pairs of real training processes as in [loads.md](verdicts/loads.md), whose loads and short windows they have.
+Pairs of real training processes, with the loads and short windows of [loads.md](verdicts/loads.md).
 
 | load | speed of B | faster | slower | same | undecided | held | pairs | runs measured again |
 |---|---|---|---|---|---|---|---|---|

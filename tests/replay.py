@@ -148,9 +148,9 @@ class ReplayExecutor(Executor):
         self._random = random.Random(seed)
         self.sessions: list[Config] = []  # configurations of all sessions started, in order
 
-    def open_live(self, process_config: Config) -> LiveSession:
-        self._start(process_config)
-        return _ReplaySession(self, dict(process_config))
+    def open_live(self) -> LiveSession:
+        self._start({})
+        return _ReplaySession(self)
 
     def run_fixed(self, request: FixedRun) -> Record:
         self._start(request.config)
@@ -296,8 +296,8 @@ class ReplayExecutor(Executor):
 
 
 class _ReplaySession(LiveSession):
-    def __init__(self, executor: ReplayExecutor, process_config: Config) -> None:
-        self._executor, self.process_config = executor, process_config
+    def __init__(self, executor: ReplayExecutor) -> None:
+        self._executor = executor
         self.hello = executor.hello()
         self._closed = False
 
@@ -306,10 +306,7 @@ class _ReplaySession(LiveSession):
             raise SessionFailed("ended", "the session is closed")
         reports: list[BlockReport] = []
         for block in blocks:
-            config = {
-                **self.process_config,
-                **{choice.name: choice.value for choice in block.knobs},
-            }
+            config = {choice.name: choice.value for choice in block.knobs}
             try:
                 reports.append(self._executor.report(block, config))
             except SessionFailed as failure:

@@ -61,7 +61,6 @@ class LiveSession(ABC):
     """
 
     hello: Hello
-    process_config: Config  # the process-scope knobs it was started with
     # blocks it has measured, and their iterations
     blocks = iterations = 0
 
@@ -132,15 +131,15 @@ class Executor(ABC):
         return {}
 
     @abstractmethod
-    def open_live(self, process_config: Config) -> LiveSession:
-        """Start the job with process knobs set and wait for its Hello.
+    def open_live(self) -> LiveSession:
+        """Start the job, with nothing changed, and wait for its Hello.
 
         Raises:
             SessionFailed
         """
 
     def keep(self, session: LiveSession) -> None:
-        """Take over a running session: the next :meth:`open_live` of its configuration returns it.
+        """Take over a running session: the next :meth:`open_live` returns it.
 
         It is closed when another session is started, or at once if the executor cannot hold it.
         """

@@ -78,8 +78,8 @@ def open_executor(spec: JobSpec, run_dir: Path, **_: object) -> LocalExecutor:
 class LocalLiveSession(LiveSession):
     """One running job whose live knobs are switched between iterations."""
 
-    def __init__(self, session: Session, process_config: Config) -> None:
-        self._session, self.process_config = session, process_config
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self.hello = session.hello
         self.directory = session.paths.root
 
@@ -132,8 +132,8 @@ class LocalExecutor(Executor):
             self._unlock()
             raise
 
-    def open_live(self, process_config: Config) -> LiveSession:
-        if self._kept is not None and self._kept.process_config == process_config:
+    def open_live(self) -> LiveSession:
+        if self._kept is not None:
             kept, self._kept = self._kept, None
             return kept
         config = SessionConfig(
@@ -143,14 +143,14 @@ class LocalExecutor(Executor):
             first_epoch_s=self.first_epoch_s,
             energy=self.spec.reads_energy,
         )
-        session = self.new_session("live", process_config, config, seed=0)
+        session = self.new_session("live", {}, config, seed=0)
         try:
             session.start()
             self.last_hello = session.wait_hello()
         except BaseException:  # also Ctrl-C: no caller has this session yet to close it
             finish(session)
             raise
-        return LocalLiveSession(session, dict(process_config))
+        return LocalLiveSession(session)
 
     def keep(self, session: LiveSession) -> None:
         self._kept = session
@@ -359,12 +359,8 @@ class LocalExecutor(Executor):
         """The command line and the variables that set ``process_config``.
 
         Raises:
-            KeyError, ValueError: not a process knob of this search space.
             SessionFailed: one of them cannot be set here and now.
         """
-        stray = set(process_config) - set(started_with(process_config, self.spec.search_space))
-        if stray:
-            raise ValueError(f"not process knobs of this search space: {', '.join(sorted(stray))}")
         argv = command_line(self.spec.command, self.spec.search_space.knobs, process_config)
         before = replace(self._job_start(), argv=tuple(argv))
         choices = self._process_choices(process_config)

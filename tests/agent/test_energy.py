@@ -199,7 +199,7 @@ def test_windows_of_a_real_job_hold_what_it_took(
     )
     with taking(counters, WATTS), closing(LocalExecutor(spec, tmp_path / "run")) as executor:
         windows = [executor.run_fixed(FixedRun({}, seed=0, steps=400)).window]
-        with executor.open_live({}) as live:
+        with executor.open_live() as live:
             (report,) = live.measure([Block("b", (), 200)])
         windows.append(report.window)
     for window in windows:

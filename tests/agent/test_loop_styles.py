@@ -272,7 +272,7 @@ def test_workers_that_would_run_the_script_again_are_a_failed_trial_with_its_rea
     would wait for their batches forever.
     """
     tuner = executor(Style("spawned"), tmp_path)
-    with tuner.open_live({}) as live:
+    with tuner.open_live() as live:
         refused, usual = live.measure(
             [Block("b", (KnobChoice("num_workers", 1),), 10), Block("a", (), 10)]
         )
@@ -290,7 +290,7 @@ def test_workers_that_would_run_the_script_again_are_a_failed_trial_with_its_rea
 def test_loaders_that_are_walked_together_end_together(tmp_path: Path) -> None:
     """zip(…, strict=True) raises if only one of them is kept from ending; 32 batches per epoch."""
     tuner = executor(Style("two_loaders"), tmp_path)
-    with tuner.open_live({}) as live:
+    with tuner.open_live() as live:
         report, cached, later = live.measure(
             [Block("a", (), 40), Block("ceiling", (), 10, cached_batches=True), Block("b", (), 40)]
         )

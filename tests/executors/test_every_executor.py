@@ -42,7 +42,7 @@ def test_blocks_are_measured_and_a_fresh_run_is_recorded(name: str, tmp_path: Pa
     with closing(executor_for(spec, tmp_path / "run")) as executor:
         assert isinstance(executor, Executor)
         [lane, *_] = executor.lanes() or [executor]
-        with lane.open_live({}) as live:
+        with lane.open_live() as live:
             plan = [Block("usual", (), 40), Block("faster", (KnobChoice("num_workers", 2),), 40)]
             usual, faster = live.measure(plan)
         assert usual.window is not None and faster.window is not None

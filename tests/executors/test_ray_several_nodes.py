@@ -131,7 +131,7 @@ def test_one_plan_for_the_ranks_of_both_nodes(nodes, tmp_path: Path) -> None:
     with executor_on(tmp_path / "job", nodes.address) as executor:
         (slot,) = executor.lanes()
         assert len(slot.facts.others) == 1 and slot.facts.others[0].pid != slot.facts.pid
-        with slot.open_live({}) as live:
+        with slot.open_live() as live:
             assert live.hello.job.world_size == 2
             reports = live.measure(
                 [block("a"), block("b", batch_size=8), block("c", num_workers=1)]
@@ -160,7 +160,7 @@ def test_a_rank_on_the_second_node_raises(nodes, tmp_path: Path) -> None:
     nodes.only(2)
     with executor_on(tmp_path / "job", nodes.address, env=', RAISES: "100"') as executor:
         (slot,) = executor.lanes()
-        with pytest.raises(SessionFailed) as failed, slot.open_live({}) as live:
+        with pytest.raises(SessionFailed) as failed, slot.open_live() as live:
             live.measure([Block("long", (), 400)])
         assert (
             failed.value.kind == "crash" and "planted on the second node" in failed.value.detail
@@ -172,7 +172,7 @@ def test_a_rank_on_the_second_node_is_killed(nodes, tmp_path: Path) -> None:
     nodes.only(2)
     with executor_on(tmp_path / "job", nodes.address) as executor:
         (slot,) = executor.lanes()
-        with slot.open_live({}) as live:
+        with slot.open_live() as live:
             pid = rank_pid(executor, 1)
             with pytest.raises(SessionFailed) as failed:
                 meanwhile(
@@ -181,7 +181,7 @@ def test_a_rank_on_the_second_node_is_killed(nodes, tmp_path: Path) -> None:
                     lambda: os.kill(pid, signal.SIGKILL),
                 )
         assert failed.value.kind in ("crash", "killed", "ended") and not slot.gone, failed.value
-        with slot.open_live({}) as again:
+        with slot.open_live() as again:
             assert again.measure([block("a")])[0].error == ""
 
 
@@ -195,7 +195,7 @@ def test_the_second_node_is_gone_and_another_one_takes_its_place(nodes, tmp_path
             nodes.nodes.remove(of_second)
             nodes.cluster.remove_node(of_second, allow_graceful=False)
 
-        with slot.open_live({}) as live:
+        with slot.open_live() as live:
             pid = rank_pid(executor, 1)
             with pytest.raises(SessionFailed) as failed:
                 meanwhile(
@@ -207,7 +207,7 @@ def test_the_second_node_is_gone_and_another_one_takes_its_place(nodes, tmp_path
         assert not executor.lanes(), "one node alone is no slot"
         nodes.add()
         wait_until(lambda: executor.lanes())
-        with executor.lanes()[0].open_live({}) as live:
+        with executor.lanes()[0].open_live() as live:
             assert live.hello.job.world_size == 2
 
 

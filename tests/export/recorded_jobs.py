@@ -21,7 +21,7 @@ def record(folder: Path, *words: str, env: dict[str, str] | None = None) -> JobF
     """What the agent reports of ``python words`` run in ``folder``."""
     executor = LocalExecutor(_spec(folder, words, env or {}, ()), folder.parent / "run")
     try:
-        with executor.open_live({}) as session:
+        with executor.open_live() as session:
             return session.job
     finally:
         executor.close()

@@ -87,19 +87,18 @@ def started(tmp_path: Path) -> list[dict]:
     return [json.loads(line) for line in (tmp_path / "started.jsonl").read_text().splitlines()]
 
 
-def test_a_live_session_with_process_knobs(make, tmp_path):
+def test_a_live_session_of_the_job_as_it_is(make, tmp_path):
     executor = make("--dtype", "f32", "--width={width}")
-    with executor.open_live({"arena": 2, "dtype": "bf16"}) as session:
+    with executor.open_live() as session:
         (report,) = session.measure([Block("b", (KnobChoice("workers", 1),), 4)])
         assert (
             len(report.window.times_s) == 4
             and session.job.device == "cpu"
             and session.machine.cores == 2
         )
-        assert session.process_config == {"arena": 2, "dtype": "bf16"}
     (job,) = started(tmp_path)
-    assert job["argv"] == ["--dtype", "bf16", "--width=8"]
-    assert job["env"]["MALLOC_ARENA_MAX"] == "2"
+    assert job["argv"] == ["--dtype", "f32", "--width=8"]
+    assert "MALLOC_ARENA_MAX" not in job["env"]
     assert job["env"]["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "run" / "compile-cache")
     assert job["config"]["mode"] == "live" and job["config"]["seed"] is None
 
@@ -137,7 +136,7 @@ def test_profile_mode(make, tmp_path):
 def test_a_job_with_a_seed_of_its_own_gets_it_and_the_agent_keeps_its_hands_off(make, tmp_path):
     executor = make("--seed={seed}")
     executor.run_fixed(FixedRun({}, seed=2, steps=2))
-    executor.open_live({}).close()
+    executor.open_live().close()
     fixed, live = started(tmp_path)
     assert fixed["argv"] == ["--seed=1002"] and fixed["config"]["seed"] is None
     assert live["argv"] == ["--seed=1000"] and live["config"]["seed"] is None
@@ -145,7 +144,7 @@ def test_a_job_with_a_seed_of_its_own_gets_it_and_the_agent_keeps_its_hands_off(
 
 def test_sessions_are_numbered_on_and_hold_no_bulk(make, tmp_path):
     make().run_fixed(FixedRun({}, seed=0, steps=2, label="confirm-b/1"))
-    make().open_live({}).close()
+    make().open_live().close()
     folders = sorted(p.name for p in (tmp_path / "run" / "sessions").iterdir())
     assert folders == ["0001-confirm-b-1", "0002-live"]
     assert not list((tmp_path / "run").glob("sessions/*/out"))
@@ -166,23 +165,21 @@ def test_a_failed_run_is_cleaned_up_and_told_in_plain_words(make, tmp_path):
     assert not list((tmp_path / "run").glob("sessions/*/out"))
 
 
-def test_a_session_that_is_kept_goes_on_with_the_next_one_of_its_configuration(make, tmp_path):
+def test_a_session_that_is_kept_goes_on_with_the_next_one(make, tmp_path):
     from session_waits import gone_within
 
     executor, blocks = make(), [Block("a", (), 3), Block("b", (), 4)]
-    first = executor.open_live({})
+    first = executor.open_live()
     first.measure(blocks)
     executor.keep(first)
-    again = executor.open_live({})
+    again = executor.open_live()
     again.measure(blocks)
     assert (again.blocks, again.iterations) == (4, 14) and len(started(tmp_path)) == 1
     executor.keep(again)
-    other = executor.open_live({"arena": 2})
-    assert not gone_within(15.0, first._session.mark), "another session may not run beside it"
-    executor.keep(other)
     executor.run_fixed(FixedRun({}, seed=0, steps=2))
-    assert not gone_within(15.0, other._session.mark) and len(started(tmp_path)) == 3
-    last = executor.open_live({})
+    assert not gone_within(15.0, first._session.mark), "another session may not run beside it"
+    assert len(started(tmp_path)) == 2
+    last = executor.open_live()
     executor.keep(last)
     executor.close_kept()
     assert not gone_within(15.0, last._session.mark)
@@ -192,14 +189,9 @@ def test_closing_the_executor_ends_what_is_open(make, tmp_path):
     from session_waits import gone_within
 
     executor = make()
-    session = executor.open_live({})
+    session = executor.open_live()
     executor.close()
     executor.close()
     assert not gone_within(15.0, session._session.mark)
     with pytest.raises(SessionFailed, match="was closed"):
         session.measure([Block("b", (), 1)])
-
-
-def test_a_live_knob_is_no_process_knob(make):
-    with pytest.raises(ValueError, match="workers"):
-        make().open_live({"workers": 1})

@@ -80,7 +80,7 @@ def faults(window: Window | None) -> float:
 @pytest.mark.parametrize("executor", [("--fixed",)], indirect=True)
 def test_a_running_job_is_switched_there_and_back(executor: LocalExecutor, tmp_path: Path) -> None:
     configs: list[Config] = [{}, RETAIN, {}, RETAIN, {}]
-    session = executor.open_live({})
+    session = executor.open_live()
     reports = session.measure(
         [Block(str(i), live_choices(c, SPACE), 16) for i, c in enumerate(configs)]
     )

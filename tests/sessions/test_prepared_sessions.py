@@ -162,7 +162,7 @@ def test_what_the_job_undoes_is_said(make, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_jobs_own_settings_are_told_and_gc_is_withdrawn(make) -> None:
-    with make("--own-gc").open_live({}) as session:
+    with make("--own-gc").open_live() as session:
         facts, where = session.hello.job, session.hello.machine
         assert facts.own_settings["gc"] == "gc.disable()"
         assert facts.own_settings["cpus"]
@@ -176,4 +176,4 @@ def test_what_cannot_be_set_here_fails_the_trial_with_the_reason(make, tmp_path:
         pytest.skip("tcmalloc is installed here")
     executor = make()
     with pytest.raises(SessionFailed, match="malloc=tcmalloc cannot be set here: libtcmalloc was"):
-        executor.open_live({"malloc": "tcmalloc"})
+        executor.run_fixed(FixedRun({"malloc": "tcmalloc"}, seed=0, steps=8))

@@ -48,7 +48,7 @@ def cost(report) -> float:
 
 def test_costs_are_those_of_the_table(table):
     executor = ReplayExecutor(table)
-    with executor.open_live({}) as session:
+    with executor.open_live() as session:
         found = [
             cost(session.measure([block(**c)])[0])
             for c in (
@@ -65,14 +65,14 @@ def test_costs_are_those_of_the_table(table):
 
 def test_noise_is_log_normal_and_follows_from_the_seed(table):
     def times(seed: int) -> tuple[float, ...]:
-        return ReplayExecutor(table, seed).open_live({}).measure([block(2000)])[0].window.times_s
+        return ReplayExecutor(table, seed).open_live().measure([block(2000)])[0].window.times_s
 
     assert times(1) == times(1) != times(2)
     assert statistics.stdev(map(math.log, times(1))) == pytest.approx(0.05, rel=0.1)
 
 
 def test_failures(table):
-    session = ReplayExecutor(table).open_live({})
+    session = ReplayExecutor(table).open_live()
     good, bad, again = session.measure([block(), block(batch_size=512), block()])
     assert good.window and again.window and bad.window is None and bad.error.startswith("oom")
     with pytest.raises(SessionFailed) as caught:
@@ -84,7 +84,7 @@ def test_failures(table):
 
 
 def test_hello_and_windows_are_whole(table):
-    session = ReplayExecutor(table).open_live({})
+    session = ReplayExecutor(table).open_live()
     assert (
         session.machine.cores == 4
         and session.job.loader.batch_size == 32

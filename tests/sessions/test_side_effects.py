@@ -121,7 +121,7 @@ def test_every_trial_starts_as_the_first_and_the_users_checkpoint_is_untouched(
     before = files(tmp_path)
     tuner = executor(tmp_path)
     if resumed:
-        with tuner.open_live({}) as live:
+        with tuner.open_live() as live:
             live.measure([Block("b", (), 20)])
     records = [
         tuner.run_fixed(FixedRun(config, seed=0, steps=24)) for config in ({}, {"num_workers": 1})

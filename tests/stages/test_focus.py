@@ -14,7 +14,6 @@ from autotune.executors.base import LiveSession
 from autotune.search.focus import at_ceiling, knobs_that_matter
 from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS
 from autotune.stages.searching.model_study import to_blame
-from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport
 
 NAMES = ("amp_dtype", "num_workers", "batch_size", "persistent_workers", "malloc")
@@ -98,9 +97,9 @@ class Waits(Machine):
 
     opened = kept = 0
 
-    def open_live(self, process_config: Config) -> LiveSession:
+    def open_live(self) -> LiveSession:
         self.opened += 1
-        return super().open_live(process_config)
+        return super().open_live()
 
     def keep(self, session: LiveSession) -> None:
         self.kept += 1

@@ -46,14 +46,14 @@ class ShortJob(Machine):
         super().__init__(table)
         self.steps, self.how = steps, how
 
-    def open_live(self, process_config: Config) -> LiveSession:
-        return _ShortSession(super().open_live(process_config), self)
+    def open_live(self) -> LiveSession:
+        return _ShortSession(super().open_live(), self)
 
 
 class _ShortSession(LiveSession):
     def __init__(self, inner: LiveSession, machine: ShortJob) -> None:
         self._inner, self._machine, self._left = inner, machine, machine.steps
-        self.hello, self.process_config = inner.hello, inner.process_config
+        self.hello = inner.hello
 
     def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
         reports: list[BlockReport] = []
@@ -134,7 +134,7 @@ class _Residue(LiveSession):
 
     def __init__(self, inner: LiveSession) -> None:
         self._inner, self._changed = inner, False
-        self.hello, self.process_config = inner.hello, inner.process_config
+        self.hello = inner.hello
 
     def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
         reports = []
@@ -152,8 +152,8 @@ class _Residue(LiveSession):
 
 
 class ResidueJob(Machine):
-    def open_live(self, process_config: Config) -> LiveSession:
-        return _Residue(super().open_live(process_config))
+    def open_live(self) -> LiveSession:
+        return _Residue(super().open_live())
 
 
 def test_an_unchanged_job_that_fails_after_another_configuration_is_tried_in_a_new_process(
@@ -238,8 +238,8 @@ def test_a_candidate_that_crashes_at_once_is_not_tried_again(tmp_path: Path) -> 
 
 def test_a_job_that_fails_only_with_batches_from_memory_is_not_broken(tmp_path: Path) -> None:
     class WantsItsOwn(ShortJob):
-        def open_live(self, process_config: Config) -> LiveSession:
-            return _WithoutCeiling(super().open_live(process_config), self)
+        def open_live(self) -> LiveSession:
+            return _WithoutCeiling(super().open_live(), self)
 
     class _WithoutCeiling(_ShortSession):
         def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
@@ -476,11 +476,11 @@ def test_a_session_that_cannot_start_is_no_candidates_fault(tmp_path: Path) -> N
     compiled: Config = {"amp_dtype": "bfloat16"}
 
     class Restarting(Machine):
-        def open_live(self, process_config: Config) -> LiveSession:
+        def open_live(self) -> LiveSession:
             self.starts = getattr(self, "starts", 0) + 1
             if self.starts == 3:  # it is tried twice itself
                 raise SessionFailed("crash", "address already in use")
-            return super().open_live(process_config)
+            return super().open_live()
 
         def report(self, block: Block, config: Config) -> BlockReport:
             if config == FASTER:

@@ -26,7 +26,6 @@ from autotune.stages import context as benches
 from autotune.stages.context import RunContext, Stop
 from autotune.tracking import Tracker
 from autotune.tuner import tune
-from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -98,8 +97,8 @@ class EndedFirst(ReplayExecutor):
         super().__init__(table(CHANGES))
         self.what, self.candidates = what, 0
 
-    def open_live(self, process_config: Config) -> LiveSession:
-        session = super().open_live(process_config)
+    def open_live(self) -> LiveSession:
+        session = super().open_live()
         measure = session.measure
 
         def ended(blocks: list[Block]) -> list[BlockReport]:

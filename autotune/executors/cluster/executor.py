@@ -29,7 +29,6 @@ from autotune.executors.cluster.likeness import largest_group, unlike
 from autotune.executors.cluster.places import Place, groups, places
 from autotune.executors.cluster.workdir import enter_again, inside_shipped, same_files
 from autotune.job.spec import JobSpec
-from autotune_spaces.base import Config
 from autotune_spaces.facts import Machine
 from autotune_trials.protocol.messages import Record
 
@@ -153,8 +152,8 @@ class RayExecutor(Executor):
 
     # -------------------------------------------------------------------------- one after the other
 
-    def open_live(self, process_config: Config) -> LiveSession:
-        session: LiveSession = self._anywhere(lambda slot: slot.open_live(process_config))
+    def open_live(self) -> LiveSession:
+        session: LiveSession = self._anywhere(lambda slot: slot.open_live())
         return session
 
     def run_fixed(self, request: FixedRun) -> Record:

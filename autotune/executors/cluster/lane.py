@@ -16,7 +16,6 @@ from autotune.executors.cluster.actors import Actors
 from autotune.executors.cluster.answers import CHUNK_BYTES, Answer, SlotFacts, first_line
 from autotune.executors.cluster.head import Head
 from autotune.executors.cluster.places import Place
-from autotune_spaces.base import Config
 from autotune_trials.paths import new_session
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 
@@ -106,21 +105,17 @@ class Slot(Executor):
             self.give_up()  # another node of the slot is gone
             raise self._lost(failure.detail) from failure
 
-    def open_live(self, process_config: Config) -> LiveSession:
+    def open_live(self) -> LiveSession:
         home = self._sessions.new("live", self.node)
         try:
             hello: Hello = self.ask(
-                "open_live",
-                dict(process_config),
-                self._owner.loader_key,
-                self._owner.first_epoch_s,
-                str(home),
+                "open_live", self._owner.loader_key, self._owner.first_epoch_s, str(home)
             )
         except SessionFailed:
             self.bring("pack", home)
             raise
         self.last_hello = self._owner.last_hello = hello
-        return SlotLiveSession(self, hello, dict(process_config), home)
+        return SlotLiveSession(self, hello, home)
 
     def run_fixed(self, request: FixedRun) -> Record:
         home = self._sessions.new(request.label or "fixed", self.node)
@@ -187,10 +182,9 @@ class Slot(Executor):
 
 
 class SlotLiveSession(LiveSession):
-    def __init__(self, slot: Slot, hello: Hello, process_config: Config, home: Path) -> None:
+    def __init__(self, slot: Slot, hello: Hello, home: Path) -> None:
         self._slot = slot
         self.hello = hello
-        self.process_config = process_config
         self.directory = home
         self._closed = False
 

@@ -31,7 +31,6 @@ from autotune.executors.side_effects import NOTICED, own_places
 from autotune.export.fingerprint import here
 from autotune.job.spec import JobSpec
 from autotune_spaces import topology
-from autotune_spaces.base import Config
 from autotune_trials.paths import SessionPaths, sessions_of
 from autotune_trials.protocol.failures import SessionFailed
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
@@ -94,14 +93,12 @@ class Slot:
 
         return tuple(ray.get([outpost.describe.remote() for outpost in self._outposts]))
 
-    def open_live(
-        self, process_config: Config, loader_key: str, first_epoch_s: float, home: str
-    ) -> Answer:
+    def open_live(self, loader_key: str, first_epoch_s: float, home: str) -> Answer:
         """Start a session; ``home``: what its directory will be called where the tuner runs."""
 
         def do() -> Hello:
             self._local.loader_key, self._local.first_epoch_s = loader_key, first_epoch_s
-            self._live = self._local.open_live(process_config)
+            self._live = self._local.open_live()
             return self._live.hello
 
         return self._told(do, home)

@@ -104,13 +104,13 @@ class KeptSession:
     def _opened(self) -> LiveSession:
         executor = self.context.executor
         try:
-            return executor.open_live({})
+            return executor.open_live()
         except SessionFailed as failure:
             if failure.kind not in ("ended", "unhooked") or not executor.first_epoch_s:
                 raise
             # the job has only one epoch: it ended while the second was awaited
             executor.first_epoch_s = 0.0
-            return executor.open_live({})
+            return executor.open_live()
 
     def run(self, config: Config, planned: Block) -> BlockReport:
         """Measure one block of ``config``.

@@ -68,7 +68,7 @@ def request_failure(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     for pattern in (
         r"\[Errno -?\d+\] ([^'\")]+)",
-        r"(certificate verify failed[^)]*)",
+        r"(certificate verify failed[^()]*)",
         r"((?:Read|Connect\w*) .*?timed? ?out)",
         r"(timed out)",
         r"Caused by (.*)",

@@ -148,7 +148,7 @@ class Figures:
     """Results of ``trials`` trials; ``server_ms``: to send one to a server, 0 if not measured."""
 
     trials: int
-    tuner_ms: list[float]
+    tuner_ms: list[float]  # while the search runs
     parts_ms: dict[str, float]
     resident_mib: list[float]
     files_bytes: dict[str, int]
@@ -168,10 +168,12 @@ def measure(trials: int, mlflow: bool, folder: Path) -> Figures:
     executor = run(spec, run_dir, mlflow, meters, marks)
     walls = [b - a for a, b in itertools.pairwise([marks.began_s, *marks.ended_s])]
     own = [1e3 * (wall - replay) for wall, replay in zip(walls, meters["replay"].of_trials)]
-    parts = {
-        name: 1e3 * meter.total_s / len(walls) for name, meter in meters.items() if name != "replay"
-    }
-    parts["all else"] = statistics.fmean(own) - sum(parts.values())
+    tracking, *during = (
+        1e3 * meters[name].total_s / len(walls) for name in ("tracking", "proposer", "journal")
+    )
+    parts = dict(zip(("proposer", "journal"), during, strict=True))
+    parts["all else"] = statistics.fmean(own) - sum(during)
+    parts["tracking, when the search ends"] = tracking
     return Figures(
         len(walls),
         own,
@@ -312,12 +314,13 @@ def page(figures: Figures, command: str) -> str:
         "",
         "| | ms of the tuner's own time |",
         "|---|---|",
-        f"| mean of {n} trials | {statistics.fmean(own):.1f} (bar: {MOST_MS:.0f}) |",
+        f"| mean of {n} trials, with tracking | {mean_ms(figures):.1f} (bar: {MOST_MS:.0f}) |",
+        f"| while the search runs: mean | {statistics.fmean(own):.1f} |",
         f"| median | {own[n // 2]:.1f} |",
         f"| 95 of 100 | {own[n * 95 // 100]:.1f} |",
         f"| the longest | {own[-1]:.1f} |",
         f"| of the mean, on a core | {figures.cpu_ms:.1f} |",
-        *(f"| {name}, mean | {ms:.1f} |" for name, ms in figures.parts_ms.items()),
+        *(f"| {name}: mean | {ms:.1f} |" for name, ms in figures.parts_ms.items()),
         "",
         "## Does it grow",
         "",
@@ -355,10 +358,15 @@ def page(figures: Figures, command: str) -> str:
     return "\n".join(lines)
 
 
+def mean_ms(figures: Figures) -> float:
+    """Of the tuner's own time a trial, tracking included."""
+    return sum(figures.parts_ms.values())
+
+
 def passed(figures: Figures) -> bool:
     n = figures.trials
     grown = (figures.resident_mib[-1] - figures.resident_mib[n // 10]) * 1000 / (n - n // 10)
-    return statistics.fmean(figures.tuner_ms) <= MOST_MS and grown <= MOST_GROWN_MIB_A_THOUSAND
+    return mean_ms(figures) <= MOST_MS and grown <= MOST_GROWN_MIB_A_THOUSAND
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -140,7 +141,7 @@ class _Reader:
                 name: self.knob(name, entry)
                 for name, entry in self.mapping(data, ("knobs",), needed=True).items()
             },
-            provenance=self.record(Provenance, data, ("provenance",)) or Provenance(),
+            provenance=self.provenance(data),
         )
 
     def known_keys(self, data: dict[str, Any], place: Place, keys: tuple[str, ...]) -> None:
@@ -233,11 +234,23 @@ class _Reader:
             )
         return knob
 
+    def provenance(self, data: dict[str, Any]) -> Provenance:
+        """Each field by itself, so that a mistake is told with its line."""
+        fields = self.mapping(data, ("provenance",))
+        found = Provenance()
+        for name in Provenance.__dataclass_fields__:
+            if fields.get(name) is not None:
+                one = self.decoded(Provenance, {name: fields[name]}, ("provenance", name))
+                found = found if one is None else replace(found, **{name: getattr(one, name)})
+        return found
+
     def record(self, cls: type[T], data: dict[str, Any], place: Place) -> T | None:
-        """Decode a dataclass as :func:`encode` wrote it; None if it is missing or malformed."""
+        """Decode a dataclass at ``place``; None if it is missing or malformed."""
         value = data.get(str(place[-1]))
-        if value is None:
-            return None
+        return None if value is None else self.decoded(cls, value, place)
+
+    def decoded(self, cls: type[T], value: Any, place: Place) -> T | None:
+        """Decode ``value`` as :func:`encode` wrote it; None if it is malformed."""
         try:
             found = decode(cls, value)
             if fits(cls, found) and _finite(value):

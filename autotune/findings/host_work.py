@@ -59,6 +59,9 @@ class HostWork(Rule):
             ):
                 seconds[frame.place] = seconds.get(frame.place, 0.0) + frame.seconds
         _take_off_calls(seconds, judged, slow)
+        for pause in evidence.pauses:  # gc-pauses judges them
+            if pause.place in seconds and pause.iteration not in slow:
+                seconds[pause.place] -= min(pause.seconds, seconds[pause.place])
         lines = sorted(((s, p) for p, s in seconds.items()), key=lambda line: -line[0])
         lines = [
             (s, p) for s, p in lines if s >= LEAST_SAMPLED_S and s / ordinary >= WORK_SHARE * whole

@@ -79,7 +79,9 @@ class _Loader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             event = self.peek_event()
             line = event.start_mark.line + 1
-            raise YamlMistake(f"the alias *{event.anchor}", line, "its value, written out")
+            raise YamlMistake(
+                f"the alias *{event.anchor} is not supported", line, "its value, written out"
+            )
         node: yaml.Node | None = super().compose_node(parent, index)
         return node
 

@@ -199,7 +199,8 @@ def _http(text: str, where: str) -> str:
             expected=EXPECTED,
             remedy="a token is passed with --token-file" if "@" in text else "",
         )
-    return text.rstrip("/")
+    # as a browser shows it: http://HOST:8265/#/overview
+    return parts._replace(query="", fragment="").geturl().rstrip("/")
 
 
 def _token(file: Path | None) -> tuple[str, str]:

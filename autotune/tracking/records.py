@@ -212,9 +212,9 @@ def finish(tracker: Tracker, status: str, result: Result | None = None) -> None:
 
 def description(result: Result) -> str:
     """What MLflow shows at the top of the study's page, as Markdown."""
-    lines = [f"**{story.headline(result)}.**", ""]
+    lines = [f"**{story.headline(result)}.**"]
     if story.tuned(result):
-        lines += [f"- `{it.knob}`: {it.was} → **{it.now}**" for it in story.changes(result)]
+        lines += ["", *(f"- `{it.knob}`: {it.was} → **{it.now}**" for it in story.changes(result))]
     said = (
         "The full report is `report.html` under Artifacts; `tuned.yaml` beside it launches the job."
     )

@@ -12,7 +12,7 @@ class LoaderArgument(Knob):
 
     scope = Scope.LIVE
     numerics = Numerics.EXACT
-    allowed = (False, True)
+    allowed: tuple[Value, ...] = (False, True)
     dear = True
     loader = True
     least_workers = 0  # with fewer, the value has no meaning

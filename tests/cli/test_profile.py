@@ -161,6 +161,7 @@ def test_the_page_stands_alone(done: subprocess.CompletedProcess[str], job: Job)
         and "roofline" in page.lower()
     )
     assert "What was tried" not in page and "loss unchanged" not in page  # nothing was tuned
+    assert "between blocks of the unchanged job" not in page  # nor was its noise measured
     assert "src=" not in page and 'href="http' not in page and "<script" not in page
 
 

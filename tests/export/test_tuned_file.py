@@ -376,10 +376,10 @@ GOOD = to_yaml(
         (
             "host_memory_gib: 0.0",
             "host_memory_gib: .nan",
-            "'provenance' is malformed",
-            "provenance:",
+            "'footprint' is malformed",
+            "  footprint:",
         ),
-        ("  reason: ", "  reason: [1] #", "'provenance' is malformed", "provenance:"),
+        ("  reason: ", "  reason: [1] #", "'reason' is malformed", "  reason:"),
     ],
 )
 def test_mistakes_are_named_with_their_line(

@@ -174,6 +174,20 @@ def test_host_work_leaves_alone_what_other_rules_look_at() -> None:
     )
 
 
+def test_host_work_does_not_name_the_line_that_collections_interrupt() -> None:
+    worked = replace(LINE, line=LINE.line + 20)
+    frames = tuple(
+        Frames(i, "other", place, s, "train.main")
+        for i in EVERY
+        for place, s in ((LINE, 0.03), (worked, 0.02))
+    )
+    pauses = tuple(Pause(i, 0.028, 1, LINE, 1, 0.028) for i in EVERY)
+    (found,) = ask(
+        "host-work", case(seen=evidence(phases(other=0.051), frames=frames, pauses=pauses))
+    )
+    assert found.place == worked and found.cost_s == pytest.approx(0.02)
+
+
 @pytest.mark.parametrize(("period", "offset"), [(3, 0), (7, 2), (20, 13), (50, 49)])
 def test_a_rhythm_is_found_among_noise(period: int, offset: int) -> None:
     dice = random.Random(period)

@@ -179,12 +179,7 @@ def trials() -> tuple[Trial, ...]:
             wall_s=14.0,
         ),
         done(
-            5,
-            {"num_workers": 2, "amp_dtype": "bfloat16"},
-            2.08,
-            0.02,
-            origin="combined",
-            wall_s=6.0,
+            5, {"num_workers": 2, "amp_dtype": "bfloat16"}, 2.08, 0.02, origin="sampler", wall_s=6.0
         ),
         Trial(
             6,

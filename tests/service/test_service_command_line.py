@@ -194,6 +194,13 @@ def test_what_is_no_address(address: str, capsys: pytest.CaptureFixture[str]) ->
     assert "secret-1" not in said
 
 
+def test_the_address_that_a_browser_shows(door: type[Door]) -> None:
+    from autotune.service.cluster import find_cluster
+
+    address = door.address  # type: ignore[attr-defined]
+    assert find_cluster(f"{address}/#/overview", None).address == address
+
+
 def test_the_flag_wins_over_the_environment(
     door: type[Door], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

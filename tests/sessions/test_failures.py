@@ -122,6 +122,15 @@ def test_killed_by_the_kernel_for_want_of_memory_or_by_somebody_else(
     assert failure.kind == kind, failure
 
 
+def test_the_kernels_count_is_read(tmp_path):
+    counters = tmp_path / "vmstat"
+    assert oom_kills.on_machine(counters) is None
+    counters.write_text("pgfault 12\n")
+    assert oom_kills.on_machine(counters) is None
+    counters.write_text("drop_pagecache 0\noom_kill 9\nnuma_pte_updates 4\n")
+    assert oom_kills.on_machine(counters) == 9
+
+
 def test_words_about_memory_in_a_job_that_ends_well_mean_nothing(make_session):
     failure = failure_of(
         make_session("from fake_agent import Agent\nAgent().plan()\nprint('out of memory? no')")
@@ -557,6 +566,18 @@ def test_the_last_error_of_an_exception_group_is_told(diagnosed):
     found = diagnosed(GROUP)
     assert (found.detail, found.where) == ("exit code 1: ValueError: bad lr", "train.py:7")
     assert diagnosed(f"{GROUP}\n{BEFORE}TypeError: later\n").log_tail == f"{BEFORE}TypeError: later"
+
+
+def test_an_error_in_a_group_that_was_never_raised_itself_is_told(make_session):
+    """As errors are that come from other processes: pickling drops their tracebacks."""
+    failure = failure_of(
+        make_session(
+            "from fake_agent import Agent\nAgent().plan()\nimport torch\n"
+            "raise ExceptionGroup('all', [ExceptionGroup('two', [ValueError('bad'),"
+            " torch.OutOfMemoryError('CUDA out of memory')])])"
+        )
+    )
+    assert failure.kind == "oom" and "CUDA out of memory" in failure.detail
 
 
 def test_a_job_ended_by_somebody_else_is_a_crash(make_session):

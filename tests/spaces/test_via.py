@@ -42,6 +42,7 @@ def via(template: str, **options):  # type: ignore[no-untyped-def]
         ("--set lr {}", "t.py --set wd 1 --set lr a", "t.py --set wd 1 --set lr b"),
         ("--opt lr={}", "t.py --opt wd=1 --opt lr=a", "t.py --opt wd=1 --opt lr=b"),
         ("--opt lr={}", "t.py --opt wd=1", "t.py --opt wd=1 --opt lr=b"),
+        ("--mem={}GB", "t.py --mem aGB", "t.py --mem=bGB"),
     ],
 )
 def test_on_the_command_line(template: str, argv: str, expected: str) -> None:
@@ -49,6 +50,19 @@ def test_on_the_command_line(template: str, argv: str, expected: str) -> None:
     assert knob.command(argv.split(), "b") == expected.split()
     assert knob.command(expected.split(), "b") == expected.split(), "twice is once"
     assert knob.value_in(expected.split()) == "b"
+
+
+@pytest.mark.parametrize(
+    ("template", "argv", "value"),
+    [
+        ("--mem={}GB", "t.py --mem 4GB", "4"),
+        ("--mem={}GB", "t.py --mem=4GB", "4"),
+        ("--mem {}", "t.py --mem=4", "4"),
+        ("--mem {}", "t.py --memory 4", None),
+    ],
+)
+def test_the_jobs_own_value_is_read(template: str, argv: str, value: str | None) -> None:
+    assert via(template).value_in(argv.split()) == value
 
 
 def test_a_switch_is_there_or_not() -> None:

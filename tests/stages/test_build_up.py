@@ -84,6 +84,18 @@ def test_steps_without_a_figure_go_together_with_the_next(tmp_path: Path) -> Non
     ]
 
 
+def test_own_gains_beyond_the_confirmed_figure_are_shares_of_it(tmp_path: Path) -> None:
+    """A running job may show more than fresh processes do."""
+    space = job_file(tmp_path, THREE).search_space
+    config = {"num_workers": 2, "amp_dtype": "bfloat16", "optimizer_impl": "fused"}
+    defaults = {"num_workers": 0, "amp_dtype": "off", "optimizer_impl": "default"}
+    confirmation = Confirmation(config, Interval(1.5, 1.4, 1.6), 5, True, "")
+    own = {"amp_dtype": 1.5, "num_workers": 1.4, "optimizer_impl": 1.3}
+    gains = [KnobGain(n, config[n], Interval(g, g / 1.05, g * 1.05), True) for n, g in own.items()]
+    steps = [step.cumulative for step in build_up(confirmation, gains, defaults, space)]
+    assert 1 < steps[0] < steps[1] < steps[2] == 1.5
+
+
 DEFAULTS = {"num_workers": 0, "amp_dtype": "off", "intra_op_threads": 2}
 
 

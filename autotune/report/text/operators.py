@@ -111,10 +111,10 @@ def peak_rows(peaks: Sequence[Peak]) -> list[dict[str, str]]:
 def operator_table(side: Side, figures: Sequence[str]) -> Table:
     """A side's operators that take the most time. ``figures``: columns of :func:`row_words`."""
     table = bare_table(2)
-    table.add_column("operator", overflow="fold")
+    table.add_column("operator")
     for head in figures:
         table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("verdict", overflow="fold")
+    table.add_column("verdict")
     for row in map(row_words, side.operators[:TOP]):
         table.add_row(row["name"], *(row[head] for head in figures), row["verdict"])
     return table

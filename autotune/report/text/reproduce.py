@@ -58,7 +58,7 @@ def versions(result: Result) -> list[tuple[str, object]]:
         rows.append(("GPU", f"{count}{machine.device_name}"))
     cpu = machine.cpu_model or machine.device_name
     rows.append(("CPU", f"{cpu}, {words.plural(machine.cores, 'core')}"))
-    if words.known(noise := result.observation.noise):
+    if words.known(noise := result.observation.noise) and noise:  # 0: a profile measures none
         rows.append(("noise", f"{100 * noise:.1f}% between blocks of the unchanged job"))
     rows.append(("start-up of the job", words.duration_words(result.observation.startup_s)))
     seed = result.environment.get("seed")

@@ -3,7 +3,8 @@
     baseline │ + knob with the biggest own gain │ + next │ … │ + last = the confirmed figure
 
 The last step is the confirmed speed-up with its interval. Each step before it is that figure
-without the own gains of the knobs that follow.
+without the own gains of the knobs that follow. Where own gains add up to more than the confirmed
+speed-up, as a running job may show more than a fresh process, each is taken for its share of it.
 """
 
 from __future__ import annotations
@@ -54,6 +55,9 @@ def build_up(
     config, confirmed = confirmation.config, confirmation.speedup
     own = {g.knob: g.speedup for g in gains if g.speedup is not None}
     names = by_gain(config, {name: gain.estimate for name, gain in own.items()}, defaults, space)
+    total = sum(math.log(own[name].estimate) for name in names if name in own)
+    share = min(1.0, math.log(confirmed.estimate) / total) if total > 0 else 1.0
+    own = {n: Interval(g.estimate**share, g.low**share, g.high**share) for n, g in own.items()}
     steps: list[BuildUp] = []
     waiting: list[str] = []
     for place, name in enumerate(names, 1):

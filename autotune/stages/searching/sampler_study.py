@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
+from autotune.job.configs import key_of
 from autotune.results import Observation, Trial
 from autotune.search.model import OUT_OF_TIME, Series
 from autotune.search.proposer import Proposer
@@ -11,9 +13,11 @@ from autotune.search.seeds import seeds
 from autotune.search.stopping import PLATEAU_TRIALS, plateau
 from autotune.stages.budget import NO_TRIALS, tried_enough
 from autotune.stages.context import RunContext
-from autotune.stages.searching.configurations import Configuration
+from autotune.stages.searching.configurations import NOT_MEASURED, Configuration
 from autotune.stages.searching.model_study import ModelStudy
-from autotune_spaces.base import Value
+from autotune_spaces.base import Config, Value
+
+REPEATS = 2  # of a proposal that was not measured
 
 
 class SamplerStudy(ModelStudy):
@@ -33,13 +37,20 @@ class SamplerStudy(ModelStudy):
         for config in seeds(observation.bottleneck, self._domains, observation.defaults, faults):
             self._proposer.enqueue(config, "seed")
         self._told: list[Trial] = []  # with their figures then
+        self._repeats: Counter[str] = Counter()
 
     def restore(self) -> None:
         super().restore()
-        self._told = self.trials()
+        self._told = [self._trial(it) for it in self._configurations if not self._open(it)]
         self._proposer.restore(self._told)
 
+    def _why_over(self) -> str:
+        return "" if self._disturbed() and self._left_s() > 0 else super()._why_over()
+
     def _next_series(self) -> Series | None:
+        if self._left_s() > 0 and (it := self._disturbed()):
+            self._repeats[key_of(it.config)] += 1
+            return _beside_the_job(it.config, it.first.purpose)
         tried = len(self._configurations) + len(self._busy)
         if tried_enough(self.context, self.observation, tried):
             self.stopped = NO_TRIALS
@@ -49,18 +60,40 @@ class SamplerStudy(ModelStudy):
             self.stopped = f"{PLATEAU_TRIALS} proposals in a row found nothing better"
         elif proposed := self._proposer.next():
             origin, config = proposed
-            # it comes first: what its first block takes to settle is its start-up cost
-            return Series((config, config, {}), origin)
+            return _beside_the_job(config, origin)
         else:
             self.stopped = "no configuration is left to try"
         return None
 
+    def _disturbed(self) -> Configuration | None:
+        """A proposal to measure once more, since other load disturbed it or workers were killed."""
+        busy = self._measured_now()
+        waiting = (it for it in self._configurations if key_of(it.config) not in busy)
+        return next(filter(self._open, waiting), None)
+
+    def _open(self, it: Configuration) -> bool:
+        """Whether a proposal without a figure may still get one."""
+        key = key_of(it.config)
+        repeated = self._repeats[key] < REPEATS or key in self._measured_now()
+        return it.reason == NOT_MEASURED and repeated
+
+    def _measured_now(self) -> set[str]:
+        return {key_of(config) for series in self._busy for config in series.blocks}
+
     def _announce(self, new: Sequence[Configuration]) -> None:
-        super()._announce(new)
-        for trial in map(self._trial, new):
+        told = {key_of(trial.config) for trial in self._told}
+        known = [it for it in self._configurations if key_of(it.config) not in told]
+        finished = [it for it in known if not self._open(it)]
+        super()._announce(finished)
+        for trial in map(self._trial, finished):
             self._told.append(trial)
             self._proposer.tell(trial)
 
     def _exclude(self, name: str, value: Value) -> None:
         super()._exclude(name, value)
         self._proposer.exclude(name, value)
+
+
+def _beside_the_job(config: Config, purpose: str) -> Series:
+    # it comes first: what its first block takes to settle is its start-up cost
+    return Series((config, config, {}), purpose)

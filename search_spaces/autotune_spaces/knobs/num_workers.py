@@ -46,6 +46,7 @@ FILES = 4  # the same with one spare, plus one for each tensor in flight
 
 class NumWorkers(LoaderArgument):
     name = "num_workers"
+    allowed = ()  # numbers, see check_value
     example = 4
     range = "0, 1, 2, 4 … cores; … 64 where the reader waits"
     card = Card(

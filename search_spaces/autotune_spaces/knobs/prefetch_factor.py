@@ -14,6 +14,7 @@ TORCH_DEFAULT = 2  # of a DataLoader with workers
 
 class PrefetchFactor(LoaderArgument):
     name = "prefetch_factor"
+    allowed = ()  # numbers, see check_value
     least_workers = 1
     example = 4
     range = "2, 4, 8"

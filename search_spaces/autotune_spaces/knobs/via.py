@@ -130,7 +130,7 @@ class ViaKnob(Knob):
             if joined and argv[start].startswith(joined):
                 return start, start + 1, argv[start].removeprefix(joined)
             if apart and argv[start] == apart and start + 1 < len(argv):
-                return start, start + 2, argv[start + 1]
+                return start, start + 2, argv[start + 1].removesuffix(after)
         return None
 
 

@@ -4,6 +4,7 @@ ceiling.
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import math
@@ -11,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -637,3 +638,47 @@ def test_a_stream_that_holds_an_odd_object_is_read():
     stream.settings = Settings(rate=1)
     assert shards(stream)
     assert not shards(Settings(rate=1), Settings(rate=2))
+
+
+def split(items):
+    info = get_worker_info()
+    return items if info is None else items[info.id :: info.num_workers]
+
+
+def in_parts(method):
+    @functools.wraps(method)
+    def parts(self):
+        return iter(split(list(method(self))))
+
+    return parts
+
+
+class Manifest(Stream):
+    """Holds much plain data beside the code that splits it."""
+
+    def __init__(self, count):
+        super().__init__(count)
+        self.records = [{f"field {k}": f"text {i} {k}" for k in range(20)} for i in range(40)]
+
+    def __iter__(self):
+        return iter(split(list(super().__iter__())))
+
+
+class Decorated(Stream):
+    @in_parts
+    def __iter__(self):
+        return super().__iter__()
+
+
+class ByModule(Stream):
+    def __iter__(self):
+        return iter(helpers.split(list(super().__iter__())))
+
+
+helpers = ModuleType("helpers")
+helpers.split = split
+
+
+@pytest.mark.parametrize("kind", [Manifest, Decorated, ByModule])
+def test_code_that_splits_a_stream_is_found(kind):
+    assert shards(kind(8))

@@ -60,6 +60,7 @@ SYNTAX_ERRORS = ("SyntaxError", "IndentationError", "TabError")
 TRACEBACK = re.compile(r"(?:Original |Exception Group )?Traceback \(most recent call last\)")
 # left of an exception group's lines, and between the exceptions in it
 GROUP_MARGIN = re.compile(r" +(?:\||\+[+-]*(?: \d+ -+)?) ?")
+GROUP_MEMBER = re.compile(r" \d+ -")
 CHAINED = re.compile(r"The above exception was the direct cause|During handling of the above")
 # before a traceback that ends nothing
 IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b|Error in atexit\b")
@@ -177,7 +178,9 @@ def _read(text: str) -> tuple[list[_Traceback], list[str]]:
         in_group = margin is not None and (in_group or "Exception Group" in line)
         line = line[margin.end() :] if margin and in_group else line
         block = latest.get(rank)
-        if TRACEBACK.match(line):
+        if block and in_group and margin and GROUP_MEMBER.search(margin[0]):
+            block.error, block.complete = [], False  # that of the group's next member is awaited
+        elif TRACEBACK.match(line):
             if block and block.goes_on and not ignored:
                 block.lines.append(line)
                 block.error, block.complete, block.goes_on = [], False, False

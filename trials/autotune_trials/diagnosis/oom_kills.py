@@ -25,12 +25,10 @@ class OomKills:
         return None if now is None or self._before is None else now - self._before
 
 
-def on_machine() -> int | None:
+def on_machine(counters: Path = Path("/proc/vmstat")) -> int | None:
     """OOM kills since boot; None: no count."""
     try:
-        found = re.search(
-            r"^oom_kill (\d+)$", Path("/proc/vmstat").read_text("ascii"), re.MULTILINE
-        )
+        found = re.search(r"^oom_kill (\d+)$", counters.read_text("ascii"), re.MULTILINE)
     except OSError:
         return None
     return int(found[1]) if found else None

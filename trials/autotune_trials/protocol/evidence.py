@@ -116,7 +116,7 @@ class Evidence:
     # time in collective operations, one per iteration; () if not distributed
     communication_s: tuple[float, ...] = ()
     blind: Mapping[str, str] = field(default_factory=dict)  # what was not watched -> why
-    # time the training thread was runnable but had no core, one per iteration; () if unknown
+    # time the training thread was runnable but had no core, one per iteration; 0.0 if unknown
     queued_s: tuple[float, ...] = ()
     fetching_s: float = 0.0  # total time workers spent fetching batches; 0 without workers
     decoding_s: float = 0.0  # part of fetching_s that PIL spent decoding JPEG images

@@ -237,7 +237,7 @@ def lay_out_states(torch: Any, optimizer: Any) -> None:
             continue
         for name, value in state.items():
             if torch.is_tensor(value) and value.shape == parameter.shape:
-                if not _alike(value, parameter):
+                if value.layout == parameter.layout and not _alike(value, parameter):
                     empty = torch.empty_like(parameter, dtype=value.dtype)
                     state[name] = empty.detach().copy_(value)
 

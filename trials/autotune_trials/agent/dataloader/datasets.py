@@ -44,8 +44,8 @@ def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
     visited: set[int] = set()
     asks = counts = False
     for item in pending:  # grows
-        item = _function(item)
-        if id(item) in visited or len(visited) >= _SCANS:
+        item = _plain(item)
+        if type(item) in _SIMPLE or id(item) in visited or len(visited) >= _SCANS:
             continue
         visited.add(id(item))
         if isinstance(item, FunctionType):
@@ -54,11 +54,14 @@ def shards(dataset: Any, worker_init_fn: Any = None) -> bool:
             if names & _SPLITS or (asks and counts):
                 return True
             named = [item.__globals__.get(name) for name in names]
+            modules = [vars(module) for module in named if isinstance(module, type(sys))]
+            named += [module.get(name) for module in modules for name in names]
             pending += filter(_worth_a_look, [*named, *_enclosed(item).values()])
         elif isinstance(item, type):
             if "Sharding" in item.__name__:
                 return True
-            pending += _methods(item).values()
+            bases = [base for base in item.__mro__ if not _of_library(base)]
+            pending += [value for base in bases for value in vars(base).values()]
         elif not isinstance(item, type(sys)):
             if "webdataset" in type(item).__module__ and "split" in type(item).__name__:
                 return True
@@ -375,19 +378,23 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _function(value: Any) -> Any:
-    """What a method, property or decorated function was made of. An attribute of a job's own object
-    could raise anything.
+    """As :func:`_plain`, without decorators."""
+    value = _plain(value)
+    return inspect.getattr_static(value, "__wrapped__", value)
+
+
+def _plain(value: Any) -> Any:
+    """The function that a method or property was made of. Nothing else is asked of the value: an
+    attribute of a job's own object could raise anything.
     """
     if isinstance(value, property):
         return value.fget
-    if isinstance(value, (MethodType, classmethod, staticmethod)):
-        value = value.__func__
-    return inspect.getattr_static(value, "__wrapped__", value)
+    return value.__func__ if isinstance(value, (MethodType, classmethod, staticmethod)) else value
 
 
 def _worth_a_look(value: Any) -> bool:
     """A Python function or class outside torch and the standard library."""
-    value = _function(value)
+    value = _plain(value)
     return isinstance(value, (type, FunctionType)) and not _of_library(value)
 
 

@@ -217,8 +217,8 @@ def fingerprint(agent: Agent) -> dict[str, Any]:
 
 
 def in_force(agent: Agent) -> dict[str, Any]:
-    """What the job actually runs with, read back from its objects, as JSON data: the loader that feeds training (None if there is none),
-    threads, optimizers, autocast, compiled graphs.
+    """What the job actually runs with, read back from its objects, as JSON data: the loader that
+    feeds training (None if there is none), threads, optimizers, autocast, compiled graphs.
     """
     live, region = agent.live, agent.live.get(AutocastControl).region
     return {

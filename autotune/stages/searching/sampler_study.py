@@ -37,10 +37,12 @@ class SamplerStudy(ModelStudy):
         for config in seeds(observation.bottleneck, self._domains, observation.defaults, faults):
             self._proposer.enqueue(config, "seed")
         self._told: list[Trial] = []  # with their figures then
+        self._waiting: list[Configuration] = []  # proposals without a figure, to be repeated
         self._repeats: Counter[str] = Counter()
 
     def restore(self) -> None:
         super().restore()
+        self._waiting = [it for it in self._configurations if self._open(it)]
         self._told = [self._trial(it) for it in self._configurations if not self._open(it)]
         self._proposer.restore(self._told)
 
@@ -68,8 +70,7 @@ class SamplerStudy(ModelStudy):
     def _disturbed(self) -> Configuration | None:
         """A proposal to measure once more, since other load disturbed it or workers were killed."""
         busy = self._measured_now()
-        waiting = (it for it in self._configurations if key_of(it.config) not in busy)
-        return next(filter(self._open, waiting), None)
+        return next((it for it in self._waiting if key_of(it.config) not in busy), None)
 
     def _open(self, it: Configuration) -> bool:
         """Whether a proposal without a figure may still get one."""
@@ -81,9 +82,9 @@ class SamplerStudy(ModelStudy):
         return {key_of(config) for series in self._busy for config in series.blocks}
 
     def _announce(self, new: Sequence[Configuration]) -> None:
-        told = {key_of(trial.config) for trial in self._told}
-        known = [it for it in self._configurations if key_of(it.config) not in told]
-        finished = [it for it in known if not self._open(it)]
+        candidates = [*self._waiting, *new]
+        self._waiting = [it for it in candidates if self._open(it)]
+        finished = [it for it in candidates if it not in self._waiting]
         super()._announce(finished)
         for trial in map(self._trial, finished):
             self._told.append(trial)

@@ -527,6 +527,9 @@ def test_what_a_helper_does_before_it_calls_the_model_is_said(tmp_path: Path) ->
     (tmp_path / "train.py").write_text(text)
     (written,) = make_patch(tuned(tmp_path, sites, {"amp_dtype": "bfloat16"})).written
     assert "all of compute (train.py:6) runs under autocast" in " ".join(written.change.notes)
+    assert "where the same lines evaluate, they do so under autocast, too" in " ".join(
+        written.change.notes
+    )
     text, sites = of("with torch.no_grad():\n    target = model(x)")
     reason = refusals(tmp_path, text, sites, {"amp_dtype": "bfloat16"})["amp_dtype"]
     assert "computes without gradients before it calls the model" in reason

@@ -365,5 +365,5 @@ def test_sites_that_were_written_by_hand_are_checked(tmp_path: Path) -> None:
     ):
         assert old in text
         path.write_text(text.replace(old, new, 1))
-        with pytest.raises(InputError, match="'provenance' is malformed"):
+        with pytest.raises(InputError, match="'sites' is malformed"):
             load_tuned(path)

@@ -21,7 +21,10 @@ from autotune.executors.base import WALL_S, FixedRun
 from autotune_trials.protocol.messages import Record
 from autotune_trials.session.session import MOST_EXTENTS, Session
 
-SLICES = "slices"  # in Record.notes: number of slices of the window; absent: it is of one piece
+# in Record.notes: number of slices of the window; absent: it is of one piece
+SLICES = "slices"
+# in Record.notes: a file that one of the two processes wrote and the other read or removed
+CROSSED = "crossed"
 # iterations of the first slice, while their duration is unknown: past most warm-ups
 FIRST_SLICE = 26
 SLICE_S = 1.5  # length of a slice; the beginning of each would distort shorter ones
@@ -33,6 +36,7 @@ class Side:
     def __init__(self, session: Session, request: FixedRun) -> None:
         self.session = session
         self.metrics: Mapping[str, tuple[float, ...]] = {}  # printed by the job
+        self.crossed = ""  # see CROSSED
         self._request = request
         self._record: Record | None = None  # the latest; the window may be extended after it
         self._steps = request.steps  # that the window should have
@@ -106,6 +110,8 @@ class Side:
     def result(self) -> Record:
         assert self._record is not None
         notes = {**self._record.notes, WALL_S: self._worked_s, SLICES: self._slices}
+        if self.crossed:
+            notes[CROSSED] = self.crossed
         return replace(self._record, metrics={**self._record.metrics, **self.metrics}, notes=notes)
 
 

@@ -26,7 +26,7 @@ import autotune_spaces
 import autotune_trials
 from autotune.executors.base import WALL_S, Capture, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.executors.gpu_load import gpu_load
-from autotune.executors.interleave import FIRST_SLICE, Side, interleave
+from autotune.executors.interleave import CROSSED, FIRST_SLICE, Side, interleave
 from autotune.executors.printed_metrics import read_metrics
 from autotune.executors.side_effects import (
     WorkdirLock,
@@ -182,13 +182,15 @@ class LocalExecutor(Executor):
     ) -> tuple[Record, Record]:
         other = beside or self
         assert isinstance(other, LocalExecutor)
-        sides: list[Side] = []
+        sides = [
+            Side(executor._fixed_session(request, slice_steps=FIRST_SLICE), request)
+            for executor, request in ((self, first), (other, second))
+        ]
+        if other is self:
+            sides[1].session.share_ledger(sides[0].session)
         try:
-            for executor, request in ((self, first), (other, second)):
-                # the second starts in the working directory as the first one's processes left it
-                session = executor._fixed_session(request, slice_steps=FIRST_SLICE)
-                sides.append(Side(session, request))
-                sides[-1].start()
+            for side in sides:
+                side.start()
             self.last_hello = sides[0].session.hello
             interleave(sides[0], sides[1])
             for executor, side in zip((self, other), sides, strict=True):
@@ -197,6 +199,9 @@ class LocalExecutor(Executor):
             for side in reversed(sides):
                 with side.at_work():
                     finish(side.session)
+        crossed = (sides[0].session.outcome or {}).get(CROSSED)
+        for side in sides:
+            side.crossed = crossed[0] if crossed else ""
         return sides[0].result(), sides[1].result()
 
     def _fixed_session(self, request: FixedRun, slice_steps: int = 0) -> Session:

@@ -233,8 +233,13 @@ def _decide_interleaving(
 
 
 def _written(contexts: Mapping[str, RunContext]) -> str:
-    """:func:`.interleaving.files_written` of both sides."""
-    found = (files_written(it.run_dir / name, it.spec.workdir) for name, it in contexts.items())
+    """:func:`.interleaving.files_written` of both sides, each in a working directory of its own if
+    they are two commits."""
+    apart = len({it.spec.workdir for it in contexts.values()}) == len(contexts)
+    found = (
+        files_written(it.run_dir / name, it.spec.workdir, elsewhere=apart)
+        for name, it in contexts.items()
+    )
     return next(filter(None, found), "")
 
 

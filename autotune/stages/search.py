@@ -18,7 +18,7 @@ from autotune.job.configs import key_of, live_domains, normalise, without
 from autotune.results import KnobGain, Observation, Trial
 from autotune.search.proposer import Proposer
 from autotune.stages.budget import explain_s
-from autotune.stages.context import RunContext
+from autotune.stages.context import OVER, RunContext
 from autotune.stages.measuring.fresh import first_look_s
 from autotune.stages.searching.fresh_search import search_fresh
 from autotune.stages.searching.model_search import Found, search_live
@@ -139,7 +139,8 @@ def _in_doubt(
     values = {name: g.value for name, g in doubted.items()}
     config = normalise(values, observation.defaults, context.spec.search_space)
     ahead_s = first_look_s(context, observation) + explain_s(context, observation)
-    if not config or context.out_of_time(ahead_s):  # a doubt is worth no more than the budget
+    # a doubt is worth no more than the time that the user expects
+    if not config or context.out_of_time(ahead_s, OVER * context.announced_s):
         return ()
     return (Finalist(config, tuple(g for name, g in doubted.items() if name in config)),)
 

@@ -120,37 +120,29 @@ def _mean(times: Sequence[float], stalls: Stalls) -> float:
 
 
 def warm_up_end(times: Sequence[float]) -> int:
-    """Index of the first iteration after warm-up.
+    """Index of the first iteration after warm-up: where the first steady block begins.
 
-    The steady zone starts as the last half (at least two blocks) and grows backwards by blocks
-    while a block's median is no further from the zone's than max(1.5%, 2.5 deviations of the
-    iterations / sqrt(length), 2.5 deviations of the block medians). The last term is for machines
-    whose speed drifts: neighbouring iterations are then alike, their scatter says little about that
-    of blocks, and everything before the last change of speed would be dropped. A single stray block
-    is a burst and is kept; two in a row, or one at the very start, are warm-up. At least
-    :data:`WARM_UP_MINIMUM` iterations are dropped, but never more than half of a window that is too
-    short to judge (shorter than that plus two blocks). Alternative rules:
+    A block is steady if its median is no further from that of the window's last half (at least two
+    blocks) than max(1.5%, 2.5 deviations of the iterations / sqrt(length), 2.5 deviations of the
+    block medians). The last term is for machines whose speed drifts: neighbouring iterations are
+    then alike, and their scatter says little about that of blocks. What strays later is no warm-up.
+    At least :data:`WARM_UP_MINIMUM` iterations are dropped, but never more than half of a window
+    that is too short to judge (shorter than that plus two blocks). Alternative rules:
     benchmarks/verdicts/warm_up.md.
     """
     n, length = len(times), WARM_UP_BLOCK
     if n < WARM_UP_MINIMUM + 2 * length:
         return min(WARM_UP_MINIMUM, n // 2)
-    # from last to first
-    blocks = [times[end - length : end] for end in range(n, WARM_UP_MINIMUM + length - 1, -length)]
-    medians = [median(b) for b in blocks]
-    zone = max(2, len(blocks) // 2)
-    centre, iterations = _centre_and_deviation([t for b in blocks[:zone] for t in b])
-    _, between = _centre_and_deviation(medians[:zone])
+    starts = range(WARM_UP_MINIMUM + (n - WARM_UP_MINIMUM) % length, n, length)
+    medians = [median(times[at : at + length]) for at in starts]
+    half = min(len(starts) // 2, len(starts) - 2)
+    centre, iterations = _centre_and_deviation(times[starts[half] :])
+    _, between = _centre_and_deviation(medians[half:])
     tolerance = max(
         STEADY_TOLERANCE * centre, STEADY_DEVIATIONS * max(iterations / math.sqrt(length), between)
     )
-    steady = zone
-    for i in range(zone, len(blocks)):
-        if abs(medians[i] - centre) <= tolerance:
-            steady = i + 1
-        elif i > steady:  # the second stray block in a row
-            break
-    return n - steady * length
+    near = (abs(each - centre) <= tolerance for each in medians[:half])
+    return next((at for at, is_near in zip(starts, near) if is_near), starts[half])
 
 
 def first_counted(window: Window, *, later_epochs: bool = True) -> int:

@@ -138,7 +138,7 @@ def test_a_pair_that_begins_to_write_files_is_made_again_in_turns(
     a, b = Both(ROOMY), Both(SLOW)
 
     def summary(run_dir: Path, _: Path) -> Written:
-        return Written(restored=("best.pt",) if a.made and run_dir.name == "B" else ())
+        return Written(restored=("/shared/best.pt",) if a.made and run_dir.name == "B" else ())
 
     monkeypatch.setattr(interleaving, "summary", summary)
     found = play(a, b)

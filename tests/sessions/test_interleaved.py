@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autotune.executors.base import WALL_S, FixedRun, SessionFailed
-from autotune.executors.interleave import FIRST_SLICE, SLICES
+from autotune.executors.interleave import CROSSED, FIRST_SLICE, SLICES
 from autotune.executors.local import LocalExecutor
 from autotune.job.spec import JobSpec, SideEffects
 from autotune_spaces.base import SearchSpace
@@ -56,7 +56,13 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Local
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     opened = []
 
-    def make(epoch: int = 400, epochs: int = 1, workers: int = 0, fault: str = "pass"):
+    def make(
+        epoch: int = 400,
+        epochs: int = 1,
+        workers: int = 0,
+        fault: str = "pass",
+        put_back: bool = False,
+    ):
         values = {"EPOCHS": epochs, "EPOCH": epoch, "WORKERS": workers, "FAULT": fault}
         source = JOB
         for name, value in values.items():
@@ -68,7 +74,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Local
             tmp_path,
             {},
             SearchSpace("none", ()),
-            side_effects=SideEffects(put_back=False),
+            side_effects=SideEffects(put_back=put_back),
         )
         opened.append(LocalExecutor(spec, tmp_path / "run"))
         return opened[-1]
@@ -121,6 +127,33 @@ def by_side(items: list[list[float]], steps: list[list[float]]) -> list[list[lis
     """Logs of each side's workers, which start just before its first step."""
     first = [rows for rows in items if rows[0] < steps[0][0]]
     return [first, [rows for rows in items if rows not in first]]
+
+
+WRITES = """
+            if step == 5:
+                os.makedirs("out", exist_ok=True)
+                torch.save(model.state_dict(), "out/last.pt")
+                open("mine.txt", "a").write("theirs")
+                open(f"out/events-{os.getpid()}", "w").write("own")
+            if READS and step == 60:
+                model.load_state_dict(torch.load("out/last.pt"))
+"""
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_what_both_write_is_undone_and_reading_it_back_is_noticed(
+    reads: bool, make, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    executor = make(fault=WRITES.replace("READS", str(reads)).strip(), put_back=True)
+    first, second = executor.run_interleaved(run(), run())
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["job.py", "mine.txt", "run"]
+    # last.pt was written by the second process when the first one read it
+    last = str(tmp_path / "out" / "last.pt")
+    for record in (first, second):
+        assert record.notes.get(CROSSED) == (last if reads else None)
+        assert len(record.losses) == 120
 
 
 @pytest.mark.slow

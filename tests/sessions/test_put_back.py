@@ -25,7 +25,7 @@ from session_waits import gone_within, wait_for
 from autotune.run_directory import move_aside
 from autotune_trials.file_restore import left_behind, restore
 from autotune_trials.file_restore.backups import Backups, CannotKeep
-from autotune_trials.file_restore.log import Log
+from autotune_trials.file_restore.log import SHARED, Log
 from autotune_trials.file_restore.recorder import Ledger
 from autotune_trials.file_restore.restore import leftovers, put_back
 from autotune_trials.file_restore.scope import PathScope
@@ -770,6 +770,76 @@ def test_what_the_job_could_not_make_and_another_program_did_stays(ledger, home)
     before = state(home)
     assert not any(put_back(str(home / "session")).values())
     assert state(home) == before
+
+
+@pytest.fixture
+def pair(tmp_path: Path, home: Path) -> tuple[Ledger, Ledger]:
+    """Of two sessions at the same time, the second of which uses the ledger of the first."""
+    first, second = (tmp_path / "session" / "sessions" / name for name in ("first", "second"))
+    (first / "written" / "kept").mkdir(parents=True)
+    places = PathScope(str(home), (str(first), str(second))).dump()
+    (first / "written" / "places").write_text(places)
+    (first / "written" / SHARED).write_text(str(second / "written"))
+    second.mkdir()
+    (second / "written").symlink_to(first / "written")
+    return Ledger(str(first / "written")), Ledger(str(second / "written"))
+
+
+ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+
+
+def write(ledger: Ledger, path: Path) -> None:
+    ledger.opens(str(path), ANEW)
+    path.write_text("theirs")
+
+
+@pytest.mark.parametrize("last", ["first", "second"])
+def test_what_two_sessions_wrote_is_put_back_once_both_have_ended(pair, home, tmp_path, last):
+    """Each supervisor does its part if the tuner was killed, in any order."""
+    before = state(home)
+    for ledger in pair:
+        write(ledger, home / "mine.txt")
+        write(ledger, home / "ckpt")
+        write(ledger, home / f"events-{os.path.basename(ledger.session)}")
+    one = {"first": "second", "second": "first"}[last]
+    waiting = put_back(str(tmp_path / "session" / "sessions" / one))
+    assert (home / "ckpt").exists() and not waiting["removed"]
+    if one == "first":
+        assert "the other trial of its pair" in waiting["failed"][0][1]
+    outcome = put_back(str(tmp_path / "session" / "sessions" / last))
+    assert len(outcome["removed"]) == 3 and not outcome["failed"] and not outcome["crossed"]
+    assert not any((tmp_path / "session").rglob("written")) and state(home) == before
+
+
+def test_the_next_run_puts_back_what_two_sessions_wrote(pair, home, tmp_path):
+    before = state(home)
+    for ledger in pair:
+        write(ledger, home / "mine.txt")
+    for session in leftovers(str(tmp_path / "session")):
+        put_back(session, late=True)
+    assert not any((tmp_path / "session").rglob("written")) and state(home) == before
+
+
+@pytest.mark.parametrize("crosses", ["reads", "removes", "renames", "changes"])
+def test_only_what_the_other_wrote_last_is_crossed(pair, home, tmp_path, crosses):
+    one, other = pair
+    write(one, home / "ckpt")
+    write(other, home / "ckpt")
+    write(one, home / "own")
+    one.reads(home / "own")
+    other.reads(home / "mine.txt")
+    write(other, home / "folder" / "other")
+    ckpt = str(home / "ckpt")
+    if crosses == "reads":
+        one.reads(os.path.relpath(home / "ckpt"))
+    elif crosses == "removes":
+        one.removes(ckpt)
+    elif crosses == "renames":
+        one.renames(ckpt, str(home / "old"))
+    else:
+        one.opens(ckpt, os.O_RDWR)
+    put_back(str(tmp_path / "session" / "sessions" / "second"))
+    assert put_back(str(tmp_path / "session" / "sessions" / "first"))["crossed"] == [ckpt]
 
 
 def test_where_a_file_can_have_no_second_name(ledger, home, monkeypatch):

@@ -333,13 +333,11 @@ def test_runs_that_are_made_again_longer_start_again() -> None:
     assert list(asked.values()) == [pytest.approx(2 * (54.0 + 24.0))]
 
 
-@pytest.mark.parametrize(("startup_s", "seed", "proven"), [(3.0, 3, True), (12.0, 2, False)])
+@pytest.mark.parametrize(("startup_s", "seed", "announced"), [(3.0, 3, False), (12.0, 2, True)])
 def test_a_short_search_without_an_answer_proves_what_it_left_in_doubt(
-    tmp_path: Path, startup_s: float, seed: int, proven: bool
+    tmp_path: Path, startup_s: float, seed: int, announced: bool
 ) -> None:
-    """The time kept for a proof would be left unused; but none is made beyond the budget, even if a
-    longer run was announced.
-    """
+    """The time kept for a proof would be left unused, or the longer time that was announced."""
     speeds = {"amp_dtype": {"bfloat16": 0.95}}
     planted = table(Loss(), factors=speeds, block_noise=0.1, startup_s=startup_s)
     machine = ByJobTime(planted, seed=seed)
@@ -351,8 +349,8 @@ def test_a_short_search_without_an_answer_proves_what_it_left_in_doubt(
     assert any(gain["speedup"]["estimate"] > 1.02 for gain in found["gains"])
     assert not any(gain["kept"] for gain in found["gains"])
     assert not any(t.origin == "process" for t in result.trials)
-    assert any(e["kind"] == "announced" for e in entries) is not proven
-    assert bool(machine.confirmed()) is proven
+    assert [e["kind"] for e in entries].count("announced") == announced
+    assert machine.confirmed()
 
 
 def test_what_fresh_processes_have_refuted_is_not_in_doubt(

@@ -11,19 +11,23 @@ from replay import Loss
 from replayed import Machine, job, run, table
 
 from autotune.executors.base import Executor, FixedRun, SessionFailed
-from autotune.executors.interleave import SLICES
+from autotune.executors.interleave import CROSSED, SLICES
 from autotune.results import Written
+from autotune.stages import observe
 from autotune.stages.measuring import interleaving
+from autotune_spaces.facts import ReaderFacts
 from autotune_trials.protocol.messages import Record
 
 ROOMY = {"cores": 4, "bfloat16": "native", "available_gib": 64.0}
 
 
 class Both(Machine):
-    """Runs two at once; run number ``fails`` fails."""
+    """Runs two at once; run number ``fails`` fails, and in run number ``crosses`` one reads a file
+    of the other.
+    """
 
     interleaves = True
-    fails = 0
+    fails = crosses = 0
     made = 0
 
     def run_interleaved(
@@ -33,7 +37,8 @@ class Both(Machine):
         if self.made == self.fails:
             raise SessionFailed("crash", "Address already in use")
         records = [self.run_fixed(request) for request in (first, second)]
-        one, other = (replace(r, notes={**r.notes, SLICES: 8}) for r in records)
+        notes = {SLICES: 8, **({CROSSED: "/job/last.pt"} if self.made == self.crosses else {})}
+        one, other = (replace(r, notes={**r.notes, **notes}) for r in records)
         return one, other
 
 
@@ -81,21 +86,42 @@ def test_without_room_or_with_files_left_they_do_not(
     assert why in (tmp_path / "run" / "journal.jsonl").read_text()
 
 
-def test_a_candidate_with_workers_runs_alone(tmp_path: Path) -> None:
-    """Until all of them are stopped at a slice's end, workers would make batches for nothing."""
+@pytest.mark.parametrize(("cpu_s", "alone"), [(0.01, False), (0.004, True), (None, True)])
+def test_a_candidate_with_workers_runs_alone_if_they_wait(
+    cpu_s: float | None, alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they wait for goes on while they are stopped. None: nothing is known of that."""
+    reader = None if cpu_s is None else ReaderFacts(fetch_s=0.01, cpu_s=cpu_s)
+    monkeypatch.setattr(observe, "reader_of", lambda *_: reader)
     machine = both()
     machine.table = replace(machine.table, factors={"num_workers": {"2": 0.5}})
     result = run(tmp_path, machine, job(tmp_path, "{num_workers: [2]}"))
-    assert result.knobs == {"num_workers": 2} and not machine.made
-    assert result.confirmation is not None and not result.confirmation.interleaved
+    assert result.knobs == {"num_workers": 2} and result.confirmation is not None
+    assert result.confirmation.interleaved != alone and bool(machine.made) != alone
 
 
-def test_a_job_that_writes_files_has_no_second_process_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        (Written(removed=("checkpoint.pt",), restored=("log.txt",)), ""),
+        (Written(noticed=("table.db",)), "the job writes files that cannot be recorded (table.db)"),
+        (Written(unkept={"a": "too large", "b": "same"}), "cannot be recorded (a, "),
+    ],
+)
+def test_files_that_cannot_be_recorded_keep_the_runs_apart(
+    written: Written, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = Written(removed=("checkpoint.pt",))
     monkeypatch.setattr(interleaving, "summary", lambda *_: written)
     machine = both()
     assert run(tmp_path, machine, small(tmp_path)).verdict == "tuned"
-    assert not machine.made
-    assert "writes files (checkpoint.pt)" in (tmp_path / "run" / "journal.jsonl").read_text()
+    assert bool(machine.made) == (not why)
+    assert why in (tmp_path / "run" / "journal.jsonl").read_text()
+
+
+def test_a_pair_of_which_one_read_the_others_file_is_made_again(tmp_path: Path, capfd) -> None:
+    machine = both()
+    machine.crosses = 3
+    result = run(tmp_path, machine, small(tmp_path), shown="auto")
+    assert result.verdict == "tuned" and machine.made == 3
+    assert result.confirmation is not None and not result.confirmation.interleaved
+    assert "reads or removes a file that it has written (last.pt)" in capfd.readouterr().out

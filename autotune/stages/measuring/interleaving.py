@@ -1,40 +1,51 @@
 """Whether the two runs of a pair may be alive at once and train in slices.
 
-The slices are made by executors/interleave.py. Decided once per run, when the first pair is made:
-what the job writes has then been seen in the search, too. Allowed only where it cannot change what
-is measured: for one process that trains on the CPU, that writes no files outside its {trial_dir},
-with enough memory for both, and without DataLoader workers on either side. Until all workers are
-stopped at the end of a slice, they make batches in time that is not counted (64 workers, network
-storage: a quarter too fast). If a run fails all the same, pairs are made one run after the other
-from then on: a failure because two do not fit is no verdict. So is a pair during which the job began
-to write files: it is made again.
+The slices are made by executors/interleave.py. Decided once per run, when the first pair is made.
+Allowed only where it cannot change what is measured: for one process that trains on the CPU, with
+enough memory for both. DataLoader workers are stopped with the process they belong to, but what
+they wait for (network storage, a server) goes on: with workers that mostly wait, runs follow each
+other.
+
+Files are recorded for both processes together. If one of them reads or removes what the other has
+written, it was not as if alone: the pair is made again, and runs follow each other from then on. So
+they do if files change that cannot be recorded, or if a run fails: a failure because two do not fit
+is no verdict.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from autotune.executors.base import SessionFailed
+from autotune.executors.interleave import CROSSED
 from autotune.executors.side_effects import summary
 from autotune.results import Observation
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FIRST_RUN
 from autotune_spaces.base import Config
 from autotune_spaces.codec import decode
+from autotune_spaces.facts import JobFacts
+from autotune_spaces.knobs.num_workers import COMPUTES
+from autotune_trials.protocol.messages import Record
 
 # journal key: why runs of a pair follow each other; "": they are interleaved
 WHY_NOT = "not-interleaved"
 # multiple of the job's memory that must be free beside it: a candidate may need more than the job
 ROOM = 2.0
-WRITES = "the job writes files"
+WRITES, READS = "the job writes files", "the job reads or removes a file that it has written"
 
 
 def may_interleave(context: RunContext, *configs: Config) -> bool:
     """Whether runs of ``configs`` may be interleaved."""
     if context.journal.find(WHY_NOT) is None:
         _decide(context)
+    if not context.executor.interleaves or context.journal.find(WHY_NOT) != "":
+        return False
+    observed = context.journal.find("observation")
     workers = any(config.get("num_workers") for config in configs)
-    return context.executor.interleaves and not workers and context.journal.find(WHY_NOT) == ""
+    return not workers or not (observed and workers_wait(decode(Observation, observed).job))
 
 
 def _decide(context: RunContext) -> None:
@@ -43,7 +54,7 @@ def _decide(context: RunContext) -> None:
     if observed is None or first is None:
         return
     context.executor.close_kept()  # what it wrote is known once it has ended
-    written = files_written(context.run_dir, context.spec.workdir)
+    written = unrecorded_files(context.run_dir, context.spec.workdir)
     observation, peak_gib = decode(Observation, observed), first.window.peak_memory_gib
     keep_decision(context, why_not(context, observation, peak_gib, written))
 
@@ -51,7 +62,7 @@ def _decide(context: RunContext) -> None:
 def keep_decision(context: RunContext, why: str) -> None:
     """Keep for this run and those that resume it why runs follow each other; "": they do not."""
     context.journal.append(WHY_NOT, "", why)
-    if why.startswith(WRITES):
+    if why.startswith((WRITES, READS)):
         context.progress.note(
             f"{why}: the two sides run one after the other. Running them in alternating slices"
             " would reduce noise; to allow that, write only to {trial_dir}"
@@ -68,12 +79,39 @@ def stop_interleaving(context: RunContext, failure: SessionFailed) -> None:
     context.progress.note(f"{why}; from now on they run one after the other")
 
 
-def files_written(run_dir: Path, workdir: Path) -> str:
-    """Why not, by the files that the runs so far have written; "": they have written none."""
+def crossed(records: Iterable[Record]) -> str:
+    """Why not, by what the two runs of a pair have read and removed; "": nothing of each other."""
+    path = next((r.notes[CROSSED] for r in records if CROSSED in r.notes), "")
+    return f"{READS} ({os.path.basename(path)})" if path else ""
+
+
+def unrecorded_files(run_dir: Path, workdir: Path) -> str:
+    """Why not, by files that changed and cannot be recorded or restored; "": there are none."""
+    it = summary(run_dir, workdir)
+    names = (*it.left, *it.noticed, *it.unkept, *it.failed)
+    return f"{WRITES} that cannot be recorded ({_some(names)})" if names else ""
+
+
+def files_written(run_dir: Path, workdir: Path, *, elsewhere: bool = False) -> str:
+    """Why not, by the files that the runs so far have written; "": they have written none.
+
+    ``elsewhere``: only those outside ``workdir`` count.
+    """
     it = summary(run_dir, workdir)
     names = (*it.restored, *it.removed, *it.prepared, *it.left)
     names += (*it.noticed, *it.unkept, *it.failed)
-    return f"{WRITES} ({names[0]}{', …' if len(names) > 1 else ''})" if names else ""
+    if elsewhere:
+        names = tuple(name for name in names if os.path.isabs(name))
+    return f"{WRITES} ({_some(names)})" if names else ""
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{names[0]}{', …' if len(names) > 1 else ''}"
+
+
+def workers_wait(job: JobFacts) -> bool:
+    """Whether DataLoader workers mostly wait, or nothing is known of that."""
+    return job.reader is None or job.reader.cpu_share < COMPUTES
 
 
 def why_not(context: RunContext, observation: Observation, peak_gib: float, written: str) -> str:
@@ -81,7 +119,7 @@ def why_not(context: RunContext, observation: Observation, peak_gib: float, writ
 
     Args:
         peak_gib: memory that a run takes.
-        written: see :func:`files_written`.
+        written: see :func:`files_written` and :func:`unrecorded_files`.
     """
     job, machine = observation.job, observation.machine
     if not context.executor.interleaves:
@@ -94,8 +132,8 @@ def why_not(context: RunContext, observation: Observation, peak_gib: float, writ
         return "the job has several ranks"
     if job.loader is None:
         return "how the job loads its batches is unknown"
-    if job.loader.num_workers:
-        return "the job has DataLoader workers"
+    if job.loader.num_workers and workers_wait(job):
+        return "the job has DataLoader workers, and they wait more than they compute"
     needed_gib = ROOM * peak_gib
     if machine.available_gib < needed_gib:
         free = f"{machine.available_gib:.1f} GiB are free"

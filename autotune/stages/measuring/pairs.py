@@ -27,10 +27,11 @@ from autotune.results import Observation
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FreshRuns, rounds, wall_s
 from autotune.stages.measuring.interleaving import (
-    files_written,
+    crossed,
     keep_decision,
     may_interleave,
     stop_interleaving,
+    unrecorded_files,
 )
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.memory_limits import beyond_limits
@@ -190,8 +191,8 @@ class Pairs:
             context.stop.check_after(failure.kind)
             stop_interleaving(context, failure)
             return {}
-        if written := self._written(context):  # for the first time: one may have read the other's
-            keep_decision(context, written)
+        if why := crossed(records) or self._written(context):  # for the first time
+            keep_decision(context, why)
             return {}
         made = dict(zip(order, records, strict=True))
         for side, record in made.items():
@@ -206,7 +207,8 @@ class Pairs:
         return context.executor
 
     def _written(self, context: RunContext) -> str:
-        return files_written(context.run_dir, context.spec.workdir)
+        """Why no further runs may be interleaved, by the files that these have written."""
+        return unrecorded_files(context.run_dir, context.spec.workdir)
 
     def _require_enough(self, side: str, record: Record) -> None:
         """Check that an interleaved run can be timed.

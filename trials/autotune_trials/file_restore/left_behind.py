@@ -8,13 +8,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from autotune_trials.file_restore.log import SHARED
 from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.supervisor.procfs import stat_of
 
 RUNNING = "running"  # file in the ledger: processes that could not be killed
 LAST_SIGN = "last-sign"  # file in the ledger: its mtime is the session's last sign of life
 SILENT_S = 120.0  # a job may still write files this long after its last sign of life
-KINDS = ("restored", "removed", "prepared", "left", "unkept", "failed")
+KINDS = ("restored", "removed", "prepared", "left", "unkept", "failed", "crossed")
 
 Outcome = dict[str, list[Any]]
 
@@ -33,7 +34,8 @@ def save(session: str, outcome: Outcome) -> None:
 
 
 def not_yet(session: str, running: Iterable[int]) -> Outcome | None:
-    """The outcome to report while processes of the session still run; None if none does.
+    """The outcome to report while processes that use the session's ledger still run; None if none
+    does.
 
     The processes are recorded in the ledger, so that a later call also checks for them.
     """
@@ -44,17 +46,26 @@ def not_yet(session: str, running: Iterable[int]) -> Outcome | None:
     known = set(noted.read_text("utf-8").splitlines()) if noted.exists() else set()
     known |= {f"{pid} {began}" for pid in running if (began := _began(pid))}
     alive = sorted(line for line in known if _began(int(line.split()[0])) == line.split()[1])
-    if not alive:
+    if alive:
+        noted.write_text("\n".join(alive), "utf-8")
+        pids = ", ".join(line.split()[0] for line in alive)
+        who = f"processes of this trial could not be killed and may still write ({pids})"
+    elif _is_shared(written):
+        who = "the other trial of its pair may still write"
+    else:
         return None
-    noted.write_text("\n".join(alive), "utf-8")
-    pids = ", ".join(line.split()[0] for line in alive)
-    why = (
-        f"processes of this trial could not be killed and may still write ({pids}); "
-        "once they have ended, the next run restores everything"
-    )
+    why = f"{who}; once they have ended, the next run restores everything"
     outcome: Outcome = {kind: [] for kind in KINDS} | {"failed": [[session, why, ""]]}
     save(session, outcome)
     return outcome
+
+
+def _is_shared(written: Path) -> bool:
+    """Whether another session, which has not ended, still uses this ledger."""
+    try:
+        return os.path.islink((written / SHARED).read_text("utf-8"))
+    except OSError:
+        return False
 
 
 def _began(pid: int) -> str:

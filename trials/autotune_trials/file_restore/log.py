@@ -5,6 +5,8 @@
     renamed   a file that the session made or kept was renamed
     kept      a file or directory the session did not make       put back when the session ends
     unkept    one of those whose original could not be kept      reported
+    written   which of two sessions that share this log wrote a file last
+    crossed   one of them read, or removed, what the other wrote  reported
 
 Each operation is logged before it happens and may still fail, so a file that was renamed or linked
 is also identified by its inode.
@@ -22,6 +24,9 @@ import threading
 from collections.abc import Iterator
 from stat import S_ISDIR
 from typing import Any, NamedTuple
+
+# file in the ledger, if a second session shares it: the link by which that one does
+SHARED = "shared"
 
 
 class Made(NamedTuple):
@@ -48,6 +53,10 @@ class Log:
         self.kept: dict[str, dict[str, Any]] = {}  # by its path before the session
         self.inodes: dict[tuple[int, int], dict[str, Any]] = {}  # the same, without directories
         self.unkept: dict[str, str] = {}  # path -> why
+        # if two sessions share this: path -> the one that wrote it last, and the names of all those
+        self.writers: dict[str, str] = {}
+        self.names: set[str] = set()
+        self.crossed: list[str] = []
 
     def has_made(self, path: str, stat: os.stat_result) -> bool:
         """Whether the session has made the file or directory at ``path`` with lstat ``stat``."""
@@ -81,6 +90,13 @@ class Log:
     def _flock(self, how: int) -> None:
         with contextlib.suppress(OSError):  # the file system has no locks
             fcntl.flock(self._file, how)
+
+    def has_news(self) -> bool:
+        """Whether other processes have logged something since it was last read."""
+        try:
+            return os.stat(self._path).st_size > self._read_bytes
+        except OSError:
+            return False
 
     def note(self, what: str, path: str, **more: Any) -> None:
         """Append one entry; call inside :meth:`alone`.
@@ -140,3 +156,8 @@ class Log:
                 self.inodes.setdefault((more["dev"], more["ino"]), more)
         elif what == "unkept":
             self.unkept[path] = more["why"]
+        elif what == "written":
+            self.writers[path] = more["by"]
+            self.names.add(os.path.basename(path))
+        elif what == "crossed":
+            self.crossed.append(path)

@@ -11,6 +11,9 @@ Renaming a directory counts as renaming everything in it. Two questions decide: 
 made the file** (log.py), and **is the path in scope** (scope.py). Only files that the session has
 made are removed at the end. Other files are kept wherever they are in scope, also inside
 directories that the session has made, and if they are moved or linked into the scope.
+
+Two sessions that run at the same time share a ledger. Then it is also logged which of them wrote a
+file last, and whether the other reads or removes it: what it does is no longer its own.
 """
 
 from __future__ import annotations
@@ -23,8 +26,8 @@ from stat import S_IMODE, S_ISDIR, S_ISREG
 from typing import Any
 
 from autotune_trials.file_restore.backups import COPY_BYTES, Backups, CannotKeep, cannot_keep
-from autotune_trials.file_restore.log import Log, Made
-from autotune_trials.file_restore.scope import PathScope, below
+from autotune_trials.file_restore.log import SHARED, Log, Made
+from autotune_trials.file_restore.scope import PathScope, below, resolved
 
 APPENDED_BYTES = 64 << 20  # of a file that is opened only to append to: such as a log
 
@@ -43,6 +46,9 @@ class Ledger:
         self.scope = PathScope.read(directory).with_caches(sys.prefix, sys.base_prefix)
         self._log, self._backups = Log(directory), Backups(directory)
         os.register_at_fork(after_in_child=self._log.begin_again)
+        shared = os.path.exists(os.path.join(directory, SHARED))
+        # this session, if another one shares the ledger
+        self.session = os.path.dirname(directory) if shared else ""
 
     # ------------------------------------------------------------------ what the job is about to do
 
@@ -50,6 +56,9 @@ class Ledger:
         """The job opens ``path`` for writing with these os.open ``flags``."""
         with self._log.alone():
             stat = _lstat(path)
+            if flags & os.O_RDWR and not flags & os.O_TRUNC:
+                self._note_crossing(path)
+            self._note_writer(path, stat, checkpoint)
             if stat is None:
                 if flags & os.O_CREAT:
                     self._makes(path, checkpoint=checkpoint)
@@ -59,9 +68,17 @@ class Ledger:
                 if (stat.st_dev, stat.st_ino) in self._log.inodes:
                     self._spare(path, stat, flags, checkpoint)
 
+    def reads(self, path: Any) -> None:
+        """The job opens ``path``, as it calls it, for reading: jobs read far more than they write."""
+        name = os.path.basename(os.fsdecode(path))
+        if self._log.has_news() or name in self._log.names:
+            with self._log.alone():
+                self._note_crossing(resolved(path))
+
     def removes(self, path: str) -> None:
         self._require_not_ours(below(path, (self.directory,)), path)
         with self._log.alone():
+            self._note_crossing(path)
             stat = _lstat(path)
             if stat is not None and not S_ISDIR(stat.st_mode):
                 self._loses_its_name(path, stat)
@@ -76,6 +93,8 @@ class Ledger:
             stat, there = _lstat(source), _lstat(target)
             if stat is None:
                 return
+            self._note_crossing(source)
+            self._note_writer(target, there)
             fails = _renaming_fails(stat, there, source, target)
             if there is not None and not fails:
                 self._loses_its_name(target, there)
@@ -118,6 +137,20 @@ class Ledger:
                 self._keep(path, stat)
 
     # ------------------------------------------------------------------ how
+
+    def _note_writer(
+        self, path: str, stat: os.stat_result | None, checkpoint: bool = False
+    ) -> None:
+        if not self.session or self._log.writers.get(path) == self.session:
+            return
+        is_file = stat is None or S_ISREG(stat.st_mode)  # and no /dev/null
+        if is_file and self.scope.holds(path, checkpoint):
+            self._log.note("written", path, by=self.session)
+
+    def _note_crossing(self, path: str) -> None:
+        """Note it if the other session wrote ``path`` last."""
+        if self.session and self._log.writers.get(path, self.session) != self.session:
+            self._log.note("crossed", path)
 
     def _makes(self, path: str, checkpoint: bool = False, folder: bool = False) -> None:
         # without its directory the call fails; if both appear later, another program made them

@@ -54,8 +54,11 @@ def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> O
         left: paths that other programs wrote where the session had made something
         unkept: [path, why] of files that were changed and could not be kept
         failed: [path, why, path of the original] of files that could not be restored
+        crossed: paths that one of two sessions with this ledger wrote and the other read
     """
     ledger = str(SessionPaths(Path(session)).written)
+    if os.path.islink(ledger):
+        return _leave_to_owner(ledger, late, running)
     log = Log(ledger)
     # an interrupted tuner's supervisor may still be restoring when the next run begins
     with log.alone():
@@ -68,6 +71,22 @@ def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> O
             Backups(ledger).clear(log.kept)
             shutil.rmtree(ledger, ignore_errors=True)
         return done
+
+
+def _leave_to_owner(link: str, late: bool, running: Iterable[int]) -> Outcome:
+    """A session that shares the ledger of another one has ended: that one restores everything.
+
+    If it has ended already, and was waiting for this one, it is done now.
+    """
+    ledger = os.path.realpath(link)
+    owner = os.path.dirname(ledger)
+    with Log(ledger).alone():
+        os.unlink(link)
+        waiting = left_behind.not_yet(owner, running)
+        owner_ended = SessionPaths(Path(owner)).outcome.exists()
+    if owner_ended and waiting is None:
+        return put_back(owner, late)
+    return waiting or {kind: [] for kind in left_behind.KINDS}
 
 
 def leftovers(run_dir: str) -> list[str]:
@@ -234,6 +253,7 @@ class _Restoring:
             outcome["failed"].append(
                 [path, "its log entry is unreadable; the original is still here", path]
             )
+        outcome["crossed"] = sorted(set(self._log.crossed))
         outcome["unkept"] += [[path, why] for path, why in self._log.unkept.items()]
         trouble = {path for path, *_ in outcome["unkept"] + outcome["failed"]}
         folders = (

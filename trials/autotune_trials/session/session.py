@@ -35,6 +35,7 @@ from autotune_spaces.facts import JobFacts
 from autotune_spaces.shell_line import filled, filled_command
 from autotune_trials.diagnosis import classify
 from autotune_trials.diagnosis.failure_report import Postmortem
+from autotune_trials.file_restore.log import SHARED
 from autotune_trials.file_restore.restore import Outcome, put_back
 from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.protocol.failures import SessionFailed
@@ -137,6 +138,10 @@ class Session:
         self.board = Switchboard(self._masks)
         self.postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
         self._plans = 0
+        self._halted: set[int] = set()
+        # the session whose ledger this one uses, and the one that uses this one's
+        self._owner: Session | None = None
+        self._sharer: Session | None = None
         # marker -> when it was first seen, by a monotonic clock
         self._seen_s: dict[str, float] = {}
         self.command = WatchedCommand(
@@ -201,13 +206,25 @@ class Session:
             self.close()
             raise
 
+    def share_ledger(self, owner: Session) -> None:
+        """Use the ledger of ``owner``, which restores what both have changed once both have ended.
+
+        Call before either of them starts, and close ``owner`` last.
+        """
+        self._owner, owner._sharer = owner, self
+
     def _prepare_ledger(self) -> None:
-        if self.path_scope is not None:
-            (self.paths.written / "kept").mkdir(parents=True, exist_ok=True)
-            text = self.path_scope.dump()
-            (self.paths.written / "places").write_text(
-                text, encoding="utf-8", errors="surrogateescape"
-            )
+        written = self.paths.written
+        if self.path_scope is None:
+            return
+        if self._owner is not None:
+            written.symlink_to(self._owner.paths.written)
+            return
+        (written / "kept").mkdir(parents=True, exist_ok=True)
+        text = self.path_scope.dump()
+        (written / "places").write_text(text, encoding="utf-8", errors="surrogateescape")
+        if self._sharer is not None:
+            (written / SHARED).write_text(str(self._sharer.paths.written), encoding="utf-8")
 
     # ------------------------------------------------------------------------ messages of the agent
 
@@ -366,7 +383,7 @@ class Session:
         """Continue after :meth:`halt` until ``slice_end`` of the window's ``steps`` iterations are
         recorded.
         """
-        procfs.send(self._tree(), signal.SIGCONT)
+        procfs.send(self._halted, signal.SIGCONT)
         for rank in self._ranks.values():
             self.board.send(rank, Extent(steps, slice_end))
 
@@ -387,13 +404,16 @@ class Session:
         return None
 
     def halt(self) -> None:
-        """Stop (SIGSTOP) all processes of the job until :meth:`go_on`, so that workers prepare no
-        batches meanwhile.
+        """Stop (SIGSTOP) all running processes of the job until :meth:`go_on`.
+
+        The agent itself has stopped its workers, and will continue them when the clock runs again.
         """
-        stopped: set[int] = set()
-        while further := self._tree() - stopped:  # a process may have forked before it was stopped
+        self._halted.clear()
+        while (
+            further := procfs.running(self._tree()) - self._halted
+        ):  # it may have forked meanwhile
             procfs.send(further, signal.SIGSTOP)
-            stopped |= further
+            self._halted |= further
 
     def _tree(self) -> set[int]:
         return self.command.descendants() | process_tags.marked(self.mark)

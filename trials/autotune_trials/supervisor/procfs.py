@@ -65,6 +65,11 @@ def descendants(root: int) -> set[int]:
     return {pid for pid in tree(root, stats) if pid != root and stats[pid][0] not in "ZX"}
 
 
+def running(pids: set[int]) -> set[int]:
+    """Those of ``pids`` that are alive and not stopped."""
+    return {pid for pid in pids if (stat := stat_of(pid)) is not None and stat[0] not in "ZXT"}
+
+
 def send(pids: set[int], number: int) -> None:
     for pid in pids:
         try:

@@ -26,6 +26,7 @@ from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.controls.entry_modules import compile_notes
 from autotune_trials.agent.controls.lr_factor import LrFactor
 from autotune_trials.agent.core.modes import Mode, hello
+from autotune_trials.agent.core.pausing import children_stopped
 from autotune_trials.agent.core.thread_end import ThreadEnd
 from autotune_trials.agent.facts.job_facts import fingerprint, in_force, rank, startup_s, world_size
 from autotune_trials.agent.loop.loss_meter import to_number
@@ -175,8 +176,9 @@ class RecordMode(Mode):
         clock stops before ``say``: once the tuner has the message, it may stop this process."""
         window.stand_still()
         waits_s = perf_counter()
-        say()
-        extent = self.agent.channel.receive()  # None: the tuner has closed the socket
+        with children_stopped():
+            say()
+            extent = self.agent.channel.receive()  # None: the tuner has closed the socket
         if not isinstance(extent, Extent):
             return False
         self._began += perf_counter() - waits_s

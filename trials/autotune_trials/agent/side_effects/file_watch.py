@@ -93,8 +93,12 @@ def _note(what: Callable[[Ledger], None]) -> None:
 
 
 def _on_open(path: Any, mode: Any, flags: Any) -> None:
-    if isinstance(flags, int) and flags & _WRITES and not isinstance(path, int):
+    if not isinstance(flags, int) or isinstance(path, int):
+        return
+    if flags & _WRITES:
         _note(lambda ledger: ledger.opens(resolved(path), flags))
+    elif _ledger is not None and _ledger.session:
+        _note(lambda ledger: ledger.reads(path))
 
 
 def _on_remove(path: Any, folder: int = -1) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +14,12 @@ from replayed import Machine, job, run, table
 
 from autotune.executors.base import Executor, FixedRun, SessionFailed
 from autotune.executors.interleave import CROSSED, SLICES
-from autotune.results import Written
+from autotune.results import Observation, Written
 from autotune.stages import observe
 from autotune.stages.measuring import interleaving
-from autotune_spaces.facts import ReaderFacts
+from autotune.stages.measuring.interleaving import why_not
+from autotune_spaces.codec import decode
+from autotune_spaces.facts import ProcessFacts, ReaderFacts
 from autotune_trials.protocol.messages import Record
 
 ROOMY = {"cores": 4, "bfloat16": "native", "available_gib": 64.0}
@@ -98,6 +102,20 @@ def test_a_candidate_with_workers_runs_alone_if_they_wait(
     result = run(tmp_path, machine, job(tmp_path, "{num_workers: [2]}"))
     assert result.knobs == {"num_workers": 2} and result.confirmation is not None
     assert result.confirmation.interleaved != alone and bool(machine.made) != alone
+
+
+@pytest.mark.parametrize(("children", "alone"), [(0, False), (2, True)])
+def test_a_job_without_a_loader_has_no_processes_of_its_own_beside_another(
+    children: int, alone: bool, tmp_path: Path
+) -> None:
+    machine = both()
+    run(tmp_path, machine, small(tmp_path))
+    journal = (tmp_path / "run" / "journal.jsonl").read_text().splitlines()
+    [found] = [e["data"] for e in map(json.loads, journal) if e["kind"] == "observation"]
+    observation = decode(Observation, found)
+    own = replace(observation.job, loader=None, process=ProcessFacts(children=children))
+    context = SimpleNamespace(executor=machine, spec=small(tmp_path))
+    assert bool(why_not(context, replace(observation, job=own), 0.1, "")) == alone
 
 
 @pytest.mark.parametrize(

@@ -130,9 +130,9 @@ def why_not(context: RunContext, observation: Observation, peak_gib: float, writ
         return "two processes would share the device's memory"
     if job.world_size > 1:
         return "the job has several ranks"
-    if job.loader is None:
-        return "how the job loads its batches is unknown"
-    if job.loader.num_workers and workers_wait(job):
+    if job.loader is None and job.process.children:
+        return "the job has processes of its own, and it is unknown what they do"
+    if job.loader is not None and job.loader.num_workers and workers_wait(job):
         return "the job has DataLoader workers, and they wait more than they compute"
     needed_gib = ROOM * peak_gib
     if machine.available_gib < needed_gib:

@@ -5,6 +5,7 @@ the settings in force.
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -167,6 +168,7 @@ def process_facts() -> ProcessFacts:
             opened,
             0 if most == resource.RLIM_INFINITY else most,
             os.uname().nodename,
+            len(multiprocessing.active_children()),
         )
     except (ImportError, OSError, ValueError):  # not Linux
         return ProcessFacts()

@@ -20,8 +20,8 @@ from autotune.errors import BaselineError, HookError, InputError
 from autotune.executors.base import SessionFailed
 from autotune.results import Anatomy, Observation
 from autotune.secrets import mask_command
-from autotune.stages.context import RunContext
-from autotune.stages.measuring.fresh import FIRST_RUN, FreshRuns, later_run_s
+from autotune.stages.context import OVER, RunContext
+from autotune.stages.measuring.fresh import FEWEST_PAIRS, FIRST_RUN, FreshRuns, later_run_s, wall_s
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.lanes import MOST_LOST
 from autotune.stages.measuring.own_blocks import OwnBlocks, window_of
@@ -38,6 +38,7 @@ from autotune.verdict.timing import (
     reader_of,
     restarts_workers,
 )
+from autotune.words import duration_words
 from autotune_spaces.base import Config, NotApplicable
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import JobFacts, Machine
@@ -68,6 +69,7 @@ def observe(context: RunContext) -> Observation:
             expected="a Volta or later GPU, or a CPU with readable RAPL counters",
             remedy="run as root, or set objective: throughput",
         )
+    _warn_if_runs_are_long(context, first)
     context.executor.first_epoch_s = first_epoch_s(context, first)
     stored = context.journal.find("observation")
     if stored is not None:
@@ -89,6 +91,20 @@ def observe(context: RunContext) -> Observation:
     record_baseline(context.tracker, observation)
     context.progress.observed(observation)
     return observation
+
+
+def _warn_if_runs_are_long(context: RunContext, first: Record) -> None:
+    """Warn before anything else is measured if the proof alone will exceed the budget."""
+    if context.journal.find("observation") is not None or context.executor.lanes() is not None:
+        return  # a resumed run, or several pairs at the same time
+    run_s, minutes = wall_s(first), context.spec.budget.minutes
+    proof_s = 2 * FEWEST_PAIRS * run_s
+    if proof_s > OVER * minutes * 60:
+        context.progress.note(
+            f"one run of this job takes {duration_words(run_s)}, so proving an answer will take at"
+            f" least {duration_words(proof_s)}, longer than budget.minutes ({minutes:g}): stop now"
+            " if that is too long"
+        )
 
 
 def _check_memory(context: RunContext, observation: Observation) -> None:

@@ -22,6 +22,7 @@ from autotune.stages.budget import (
 from autotune.stages.measuring.fresh import (
     FEWEST_PAIRS,
     MIN_SECONDS,
+    SHORTEST_LIMIT_S,
     FreshRuns,
     later_run_s,
     pair_s,
@@ -64,6 +65,8 @@ def test_a_pair_takes_two_starts_and_a_window_of_each_side() -> None:
     assert pair_s(context, observation) == 2 * (5.0 + 20.0)
     assert math.isclose(pair_s(context, observation, math.log(4)), 2 * 5.0 + 20.0 + 5.0)
     assert pair_s(context, observation, math.log(100)) == 2 * 5.0 + 20.0 + MIN_SECONDS
+    slow = asked(10, 10.0)  # its windows are cut short
+    assert pair_s(*slow) == 2 * (5.0 + SHORTEST_LIMIT_S)
 
 
 def test_what_a_run_takes_beside_its_start_and_window_counts() -> None:

@@ -15,7 +15,7 @@ from replay import Loss
 from replayed import Machine, job, run, table
 
 from autotune.errors import BaselineError, InputError
-from autotune.executors.base import FixedRun, SessionFailed
+from autotune.executors.base import WALL_S, FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
 from autotune.job.load import load_job
 from autotune.journal import Journal
@@ -51,6 +51,20 @@ def test_a_job_that_the_machine_disturbs_once_is_run_again(tmp_path: Path, kind:
     assert run(tmp_path, machine).verdict == run(tmp_path / "quiet", quiet).verdict == "tuned"
     made, needed = ([r.label for r in m.requests].count("first-run") for m in (machine, quiet))
     assert made == needed + 1
+
+
+@pytest.mark.parametrize(("startup_s", "told"), [(4.0, False), (40.0, True)])
+def test_that_a_proof_exceeds_the_budget_is_told_after_the_first_run(
+    startup_s: float, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def waits(request: FixedRun, record: Record) -> Record:
+        return replace(record, notes={**record.notes, WALL_S: startup_s + 5.0})
+
+    spec = job(tmp_path, "{amp_dtype: [bfloat16]}", "budget: {minutes: 5}\n")
+    run(tmp_path, Machine(table(Loss()), waits), spec, shown="auto")
+    out = capsys.readouterr().out
+    assert ("one run of this job takes" in out) is told
+    assert not told or out.index("one run of this job") < out.index("bottleneck")
 
 
 def test_a_loss_that_is_nan_is_told_before_the_search(

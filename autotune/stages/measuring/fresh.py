@@ -183,7 +183,7 @@ class FreshRuns:
                 else "the job is too short to be timed: it ended after"
             )
             spent_s = math.fsum(record.window.times_s) + record.window.away_s
-            slow = spent_s > 0.9 * self._longest_s()  # the budget's limit ended it
+            slow = spent_s > 0.9 * longest_s(self.context)  # the budget's limit ended it
             needed = WARM_UP_MINIMUM + FEWEST_ITERATIONS
             times_s = record.window.times_s
             further = max(needed - len(times_s), FEWEST_ITERATIONS - len(counted))
@@ -191,7 +191,7 @@ class FreshRuns:
             ran = (
                 ended
                 if record.ended_early
-                else f"in the {self._longest_s():.0f} s that budget.minutes leaves a run, it ran"
+                else f"in the {longest_s(self.context):.0f} s that budget.minutes leaves a run, it ran"
                 if slow
                 else "the job's iteration times do not settle: it ran"
             )
@@ -222,7 +222,7 @@ class FreshRuns:
                 config,
                 seed,
                 steps=self.steps_of(config, self.steps),
-                max_seconds=self._longest_s(),
+                max_seconds=longest_s(self.context),
                 label=label,
             ),
         )
@@ -264,7 +264,7 @@ class FreshRuns:
             seed,
             steps=self.steps_of(config, self.steps),
             min_seconds=self.min_seconds,
-            max_seconds=self._longest_s(),
+            max_seconds=longest_s(self.context),
             label=label,
             more=self._further if executor.goes_on else None,
         )
@@ -359,7 +359,7 @@ class FreshRuns:
             LENGTHENED * (MIN_ITERATIONS - len(counted)) * iteration_s,
             min(LENGTHENED * (MIN_SECONDS - counted_s), self._worth_s(window, counted_s)),
         )
-        room_s = self._longest_s() - math.fsum(window.times_s) - window.away_s
+        room_s = longest_s(self.context) - math.fsum(window.times_s) - window.away_s
         epoch_s = self._to_second_epoch_s(window, iteration_s)
         wanted_s = (max(missing_s, epoch_s), missing_s)
         return next((s for s in wanted_s if 0.0 < s <= room_s), 0.0)
@@ -408,17 +408,18 @@ class FreshRuns:
     def _most_steps(self) -> int:
         return max(self.steps, SessionConfig.max_steps)
 
-    def _longest_s(self) -> float:
-        """Limit that keeps a slow job within the budget.
-
-        Its window is then shorter than convergence.steps, and the result says so.
-        """
-        return max(SHORTEST_LIMIT_S, share_s(self.context))
-
 
 def share_s(context: RunContext) -> float:
     """Seconds of the budget that each run of a confirmation may take."""
     return CONFIRM_SHARE * context.spec.budget.minutes * 60 / (2 * FEWEST_PAIRS)
+
+
+def longest_s(context: RunContext) -> float:
+    """Limit of a run's window that keeps a slow job within the budget.
+
+    The window is then shorter than convergence.steps, and the result says so.
+    """
+    return max(SHORTEST_LIMIT_S, share_s(context))
 
 
 def minutes_for(run_s: float) -> float:
@@ -465,7 +466,7 @@ def pair_s(context: RunContext, observation: Observation, gain: float = 0.0) -> 
     sizes, own = observation.domains.get("batch_size", ()), observation.defaults.get("batch_size")
     grown = max((n / own for n in sizes if isinstance(n, int) and isinstance(own, int)), default=1)
     own_s, candidate_s = (
-        max(count * iteration_s, MIN_SECONDS)
+        min(max(count * iteration_s, MIN_SECONDS), longest_s(context))
         for count in (steps, max(steps, TIMED_STEPS * grown) * math.exp(-gain))
     )
     run_s = max(observation.run_s, observation.startup_s + own_s)

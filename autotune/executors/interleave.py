@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -21,8 +21,7 @@ from autotune.executors.base import WALL_S, FixedRun
 from autotune_trials.protocol.messages import Record
 from autotune_trials.session.session import MOST_EXTENTS, Session
 
-# in Record.notes: number of slices of the window; absent: it is of one piece
-SLICES = "slices"
+SLICES = "slices"  # in Record.notes: number of slices of the window; absent: it is of one piece
 # in Record.notes: a file that one of the two processes wrote and the other read or removed
 CROSSED = "crossed"
 # iterations of the first slice, while their duration is unknown: past most warm-ups
@@ -36,7 +35,6 @@ class Side:
     def __init__(self, session: Session, request: FixedRun) -> None:
         self.session = session
         self.metrics: Mapping[str, tuple[float, ...]] = {}  # printed by the job
-        self.crossed = ""  # see CROSSED
         self._request = request
         self._record: Record | None = None  # the latest; the window may be extended after it
         self._steps = request.steps  # that the window should have
@@ -107,11 +105,12 @@ class Side:
         finally:
             self._worked_s += time.monotonic() - began
 
-    def result(self) -> Record:
+    def result(self, crossed: Sequence[str]) -> Record:
+        """Its record. ``crossed``: files, see :data:`CROSSED`."""
         assert self._record is not None
         notes = {**self._record.notes, WALL_S: self._worked_s, SLICES: self._slices}
-        if self.crossed:
-            notes[CROSSED] = self.crossed
+        if crossed:
+            notes[CROSSED] = crossed[0]
         return replace(self._record, metrics={**self._record.metrics, **self.metrics}, notes=notes)
 
 

@@ -199,10 +199,8 @@ class LocalExecutor(Executor):
             for side in reversed(sides):
                 with side.at_work():
                     finish(side.session)
-        crossed = (sides[0].session.outcome or {}).get(CROSSED)
-        for side in sides:
-            side.crossed = crossed[0] if crossed else ""
-        return sides[0].result(), sides[1].result()
+        crossed = (sides[0].session.outcome or {}).get(CROSSED, ())
+        return sides[0].result(crossed), sides[1].result(crossed)
 
     def _fixed_session(self, request: FixedRun, slice_steps: int = 0) -> Session:
         config = SessionConfig(

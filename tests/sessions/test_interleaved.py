@@ -156,6 +156,43 @@ def test_what_both_write_is_undone_and_reading_it_back_is_noticed(
         assert len(record.losses) == 120
 
 
+def test_where_the_first_cannot_start_nothing_is_left_of_the_second(make, tmp_path: Path) -> None:
+    executor = make(fault="raise SystemExit(3)", put_back=True)
+    with pytest.raises(SessionFailed):
+        executor.run_interleaved(run(), run())
+    executor.close()
+    assert not [*(tmp_path / "run").rglob("written")]
+
+
+RANKS = """
+import os, torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+def train(rank):
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
+    dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=rank, world_size=2)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(10_000):
+        loss = model(torch.randn(4, 8)).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    mp.get_context("spawn").Process(target=train, args=(1,)).start()
+    train(0)
+"""
+
+
+def test_a_rank_that_is_the_parent_of_another_does_not_stop_it(make, tmp_path: Path) -> None:
+    executor = make()
+    (tmp_path / "job.py").write_text(RANKS)
+    assert len(executor.run_fixed(run(60, min_seconds=0.5)).losses) >= 60
+
+
 @pytest.mark.slow
 def test_a_window_that_is_too_short_goes_on_in_slices(make) -> None:
     asked: list[int] = []

@@ -9,7 +9,8 @@
 <session>/trace-<rank>.json.gz
 <session>/nsight.nsys-rep, nsight.ncu-rep   report of a profiler wrapped around the command
 <session>/out/               {trial_dir}: where the job may write
-<session>/written/           ledger of its other writes, until they are undone (see recorder.py)
+<session>/written/           ledger of its other writes, until they are undone (see recorder.py); a
+                             link, if it shares that of the other session of its pair
 <session>/written.json       the outcome of undoing it
 """
 

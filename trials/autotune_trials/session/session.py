@@ -409,9 +409,8 @@ class Session:
         The agent itself has stopped its workers, and will continue them when the clock runs again.
         """
         self._halted.clear()
-        while (
-            further := procfs.running(self._tree()) - self._halted
-        ):  # it may have forked meanwhile
+        # until none is new: one may have forked before it was stopped
+        while further := procfs.running(self._tree()) - self._halted:
             procfs.send(further, signal.SIGSTOP)
             self._halted |= further
 

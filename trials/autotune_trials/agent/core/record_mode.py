@@ -16,6 +16,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from statistics import fmean, median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -176,7 +177,8 @@ class RecordMode(Mode):
         clock stops before ``say``: once the tuner has the message, it may stop this process."""
         window.stand_still()
         waits_s = perf_counter()
-        with children_stopped():
+        # (of several ranks, one may be the parent of the others, which have to answer, too)
+        with children_stopped() if self._alone else nullcontext():
             say()
             extent = self.agent.channel.receive()  # None: the tuner has closed the socket
         if not isinstance(extent, Extent):

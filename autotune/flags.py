@@ -26,7 +26,11 @@ FinishedRun = Annotated[
 ]
 Minutes = Annotated[
     float | None,
-    typer.Option(min=0.1, callback=finite, help="Time budget, instead of the job file's."),
+    typer.Option(
+        min=0.1,
+        callback=finite,
+        help="Time budget, instead of the job file's; a first proof is always finished.",
+    ),
 ]
 Trials = Annotated[
     int | None,

@@ -26,7 +26,7 @@ from autotune.errors import AutotuneError
 from autotune.executors.base import SessionFailed
 from autotune.explain.records import Explanation
 from autotune.history.use import Recall
-from autotune.job.configs import in_words, key_of, normalise, without
+from autotune.job.configs import in_words, key_of, normalize, without
 from autotune.objectives import BETTER
 from autotune.results import (
     PROVEN_ANEW,
@@ -71,7 +71,8 @@ NO_GAIN = Interval(1.0, 1.0, 1.0)
 NOT_THERE = 0.05  # log speed-up by which a single run may fall short of half the recorded gain
 PROVEN = "{better}, and training converges the same way"
 PROVEN_AGAIN = (
-    "Proven again from the history, so it was not profiled; `autotune profile` explains it."
+    "Proven again from the history, so it was not profiled; run `autotune profile` to see where the"
+    " time goes."
 )
 EXPLAIN_ERROR = "explain-error.txt"
 
@@ -232,9 +233,9 @@ def _announce(context: RunContext, what: str, takes_s: float, run: str, run_s: f
     """Tell that the run will take longer than the budget; keep how long."""
     context.journal.append(ANNOUNCED, "", run_s)
     context.progress.note(
-        f"{what} takes about {duration_words(takes_s)} for this job: {run} will take about"
-        f" {duration_words(run_s)}, longer than budget.minutes"
-        f" ({context.spec.budget.minutes:g}): a first proof is always finished"
+        f"{what} takes about {duration_words(takes_s)} for this job; {run} will take about"
+        f" {duration_words(run_s)} instead of budget.minutes ({context.spec.budget.minutes:g}),"
+        " because a first proof is always finished"
     )
 
 
@@ -321,8 +322,9 @@ def prove(
         if late:
             seen_through = True
             context.progress.note(
-                f"{context.out_of_time_words()}; what was proven faster is tried once more, without"
-                f" the knobs that may have changed the loss: about {duration_words(ahead_s)}"
+                f"{context.out_of_time_words()}; the faster configuration is tried once more,"
+                " without the knobs suspected of changing the loss, which takes about"
+                f" {duration_words(ahead_s)}"
             )
         (variants or queue).pop(0)
         context.progress.stage("confirm", f"finalist: {in_words(config, observation.defaults)}")
@@ -366,7 +368,7 @@ def _without_idle(
 ) -> Proof:
     """``proof`` without the knobs that had no effect in its runs: it holds for the others alone."""
     idle, space = pairs.idle, context.spec.search_space
-    winner = normalise(without(proof.winner, *idle), observation.defaults, space)
+    winner = normalize(without(proof.winner, *idle), observation.defaults, space)
     if not idle or not winner:
         return proof
     why = f"in fresh processes {no_effect_words(idle)}"
@@ -392,7 +394,7 @@ def _without_others(
     config: Config, observation: Observation, context: RunContext, gains: Sequence[KnobGain]
 ) -> Finalist:
     """A milder variant as a finalist, with what is known about its knobs."""
-    clean = normalise(config, observation.defaults, context.spec.search_space)
+    clean = normalize(config, observation.defaults, context.spec.search_space)
     return Finalist(clean, tuple(gain for gain in gains if not gain.kept or gain.knob in clean))
 
 

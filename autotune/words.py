@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 NOT_MEASURED = "not measured"
 SIDES = {"baseline": "before", "winner": "after"}
-# A baseline that differs this much from itself between neighbouring blocks cannot show the gains of
+# A baseline that differs this much from itself between neighboring blocks cannot show the gains of
 # a few percent that most knobs give: pyperf warns at a standard deviation of 10% of the mean,
 # autotune at half of it.
 NOISY = 0.05

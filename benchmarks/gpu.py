@@ -55,14 +55,14 @@ COLUMNS = (
     "knobs",
     "bottleneck",
     "peak memory, GiB",
-    "model FLOPs utilisation",
+    "model FLOPs utilization",
     "share of the roof",
     "trials",
     "minutes",
 )
 NOTES = """\
 Where two figures stand: baseline → tuned. The speed-up is an estimate drawn towards 1 by its own
-error, and need not be the quotient of the rates beside it. Model FLOPs utilisation is that of the
+error, and need not be the quotient of the rates beside it. Model FLOPs utilization is that of the
 peak measured on this device for the formats in use. Share of the roof: the least time the operators
 need by the roofline ÷ the time they took, over those it can judge. A dash: not measured.
 """

@@ -35,7 +35,7 @@ from pathlib import Path
 
 from autotune.executors.base import FixedRun
 from autotune.executors.local import LocalExecutor
-from autotune.job.configs import in_words, normalise
+from autotune.job.configs import in_words, normalize
 from autotune.job.load import load_job
 from autotune.journal import Journal
 from autotune.report.terminal.plain import open_progress
@@ -172,7 +172,7 @@ def configurations(context: RunContext, live: LiveSeries, count: int) -> list[di
     names = [n for n in KNOBS if n in domains and context.spec.search_space[n].scope is Scope.LIVE]
     every: list[dict] = []
     for values in itertools.product(*(domains[n] for n in names)):
-        config = normalise(
+        config = normalize(
             dict(zip(names, values, strict=True)), defaults, context.spec.search_space
         )
         if config and config not in every:

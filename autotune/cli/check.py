@@ -61,10 +61,11 @@ def summarize(spec: JobSpec) -> dict[str, Any]:
 
 def _text(summary: dict[str, Any]) -> str:
     knobs = summary["knobs"]
-    width = max((len(k["name"]) for k in knobs), default=0)
+    width = max((len(k["name"]) for k in knobs), default=4)
+    head = {"name": "knob", "scope": "scope", "numerics": "numerics"}
     rows = [
-        f"  {k['name']:{width}}  {k['scope']:7}  {k['numerics']:11}  {_values(k['values'])}".rstrip()
-        for k in knobs
+        f"  {k['name']:{width}}  {k['scope']:7}  {k['numerics']:11}  {values}".rstrip()
+        for k, values in [(head, "values"), *((k, _values(k["values"])) for k in knobs)]
     ]
     budget, loss = summary["budget"], summary["convergence"]
     objective = " and ".join(filter(None, (summary["objective"], summary["second_objective"])))

@@ -215,7 +215,7 @@ _BY_KIND: dict[Kind, Sequence[tuple[Rule, str]]] = {
         # max, difference, exp, sum, quotient; their backward: product, sum, difference, product
         (passes.like(5), "_softmax _log_softmax"),
         (passes.like(4), "_softmax_backward_data _log_softmax_backward_data"),
-        # mean 1, variance 3, normalise 2, scale and shift 2; backward: two sums of 2 each, the
+        # mean 1, variance 3, normalize 2, scale and shift 2; backward: two sums of 2 each, the
         # input's gradient 7, weight and bias 3
         (
             passes.like(8),

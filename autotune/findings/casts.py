@@ -49,7 +49,7 @@ class Casts(Rule):
             f" {of_iteration(cost, whole)}."
         )
         advice = (
-            "Keep this operator and its neighbours in one precision: use a variant that supports"
+            "Keep this operator and its neighbors in one precision: use a variant that supports"
             " half precision, or run the whole stretch in float32 (inside"
             " torch.autocast(…, enabled=False))."
         )

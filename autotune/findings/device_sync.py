@@ -14,7 +14,7 @@ class DeviceSync(SiteRule):
     title = "The loop waits for the device"
     card = (
         "Every step reads a tensor on the device (.item(), .cpu(), .numpy(), .tolist(), float,"
-        " int, print, bool) or synchronises explicitly, and waits until the device has caught up;"
+        " int, print, bool) or synchronizes explicitly, and waits until the device has caught up;"
         " during that time the device gets no new work. The cost is the time waited, but at most"
         " the device's idle time: waiting while the device is busy costs nothing. Threshold:"
         f" {LEAST_SHARE:.0%} of an iteration. Only on a GPU."

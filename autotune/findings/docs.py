@@ -22,7 +22,7 @@ At its end, a run examines the baseline and the winner: it profiles a dozen iter
 Every rule below judges both. A finding says what was seen, at which line, what it costs per iteration, what to do, and
 whether a tuned knob already fixed it. A rule that cannot judge a job says why. A healthy job gets no findings.
 
-Costs refer to the watched iterations. Where one cost hides behind another, they do not add up. Where two rules would report the same
+Costs refer to the watched iterations. Costs that overlap in time do not add up. Where two rules would report the same
 cause, only the more specific one does.
 """
 
@@ -41,14 +41,6 @@ def card(rule: Rule) -> str:
     lines = [f"## {rule.name}", "", f"**{rule.title}.** {rule.card}"]
     if knobs := _knobs(rule):
         lines += ["", f"Knobs that fix it: {knobs}."]
-    if rule.explains:
-        general = [
-            f"[`{other.name}`](#{other.name})" for other in RULES if other.name in rule.explains
-        ]
-        if general:
-            *most, last = general
-            under = f"{', '.join(most)} or {last}" if most else last
-            lines += ["", f"What it explains is not reported again under {under}."]
     return "\n".join(lines) + "\n"
 
 

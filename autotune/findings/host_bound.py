@@ -8,7 +8,7 @@ from autotune.findings.measures import at, costliest_frames, iteration_s
 from autotune.words import duration_words
 from autotune_trials.protocol.messages import PHASES
 
-# NVIDIA and PyTorch ("Performance Tuning Guide") advise looking into gaps once utilisation is below
+# NVIDIA and PyTorch ("Performance Tuning Guide") advise looking into gaps once utilization is below
 # 85 to 90%.
 IDLE_SHARE = 0.15
 

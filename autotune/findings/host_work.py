@@ -72,7 +72,7 @@ class HostWork(Rule):
         named = "; ".join(f"{at(place)} {duration_words(s / ordinary)}" for s, place in lines[:3])
         text = f"{of_iteration(cost, whole)} goes to other work in the loop: {named}."
         advice = (
-            "Do it less often, vectorise it, or move it to a thread or to the DataLoader's workers."
+            "Do it less often, vectorize it, or move it to a thread or to the DataLoader's workers."
         )
         return [self.finding(case, text, advice, cost, [place for _, place in lines])]
 

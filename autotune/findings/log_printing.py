@@ -11,9 +11,9 @@ class LogPrinting(SiteRule):
     title = "Printing in every step"
     card = (
         "Every step prints or logs. Formatting a tensor takes milliseconds, whatever its size, and"
-        " writing a line waits for its reader. The cost is the time in these calls. Threshold:"
-        f" {LEAST_SHARE:.0%} of an iteration. Prints that wait for a GPU are reported by"
-        " device-sync."
+        " writing a line blocks until the terminal or pipe has taken it. The cost is the time in"
+        f" these calls. Threshold: {LEAST_SHARE:.0%} of an iteration. Prints that wait for a GPU are"
+        " reported by device-sync."
     )
     kinds = ("print", "log", "repr", "format")
     explains = ("host-bound",)

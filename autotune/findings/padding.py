@@ -17,7 +17,7 @@ class Padding(Rule):
         f"At least {SHARE:.0%} of the tokens in the watched batches are padding, judging by the"
         " zeros in the attention_mask that the DataLoader returns with them. A model that does not"
         " skip them computes them like any other token. Models that do (unpadding, variable-length"
-        " attention) cannot be recognised, so no cost is given. The finding points to where the"
+        " attention) cannot be recognized, so no cost is given. The finding points to where the"
         " DataLoader is built."
     )
 

@@ -27,10 +27,11 @@ class PeriodicStall(Rule):
     title = "Training stops at regular intervals"
     card = (
         f"Every N-th iteration (N is at least {LEAST_PERIOD}; seen at least {LEAST_SEEN} times and"
-        f" in {RHYTHM_SHARE:.0%} of the iterations due) takes longer than usual by more than"
-        f" {SLOW_SHARE:.0%} and by more than {SLOW_DEVIATIONS:g} times the scatter of the others, or"
-        f" writes files for more than {SLOW_SHARE:.0%} of the usual time: a checkpoint, images, statistics in the loop. The cost is the extra time,"
-        f" spread over all iterations. Threshold: {LEAST_SHARE:.0%} of an iteration. The finding"
+        f" in at least {RHYTHM_SHARE:.0%} of the iterations where it was expected) takes longer"
+        f" than usual by more than {SLOW_SHARE:.0%} and by more than {SLOW_DEVIATIONS:g} times the"
+        f" scatter of the others, or writes files for more than {SLOW_SHARE:.0%} of the usual time:"
+        " a checkpoint, images, statistics in the loop. The cost is the extra time, spread over"
+        f" all iterations. Threshold: {LEAST_SHARE:.0%} of an iteration. The finding"
         " points to the line where the training thread was seen during the stall. Evaluation and"
         " new epochs do not count, unless they write files."
     )

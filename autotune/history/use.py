@@ -21,7 +21,7 @@ from autotune.history.effects import LEAST_LIKENESS, effects_of, expected_effect
 from autotune.history.keys import features_of, keys_of, likeness, space_of
 from autotune.history.records import Keys, Measured, PastRun, hidden, hidden_item, revealed
 from autotune.history.store import Runs, Store, StoreError, own_path
-from autotune.job.configs import normalise
+from autotune.job.configs import normalize
 from autotune.job.spec import JobSpec
 from autotune.results import Interval, KnobGain, Observation, Recalled, Result
 from autotune_spaces.base import Value
@@ -246,4 +246,4 @@ def _answer(spec: JobSpec, observation: Observation, run: PastRun) -> dict[str, 
     config = revealed(run.answer, observation.domains)
     if not config or run.verdict != "tuned":
         return None
-    return config if normalise(config, observation.defaults, spec.search_space) == config else None
+    return config if normalize(config, observation.defaults, spec.search_space) == config else None

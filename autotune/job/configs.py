@@ -77,7 +77,7 @@ def numerics_of(config: Config, space: SearchSpace) -> Numerics:
     )
 
 
-def normalise(
+def normalize(
     values: Config, defaults: Mapping[str, Value], space: SearchSpace
 ) -> dict[str, Value]:
     """Drop values that equal the job's own, and those that another knob makes meaningless."""

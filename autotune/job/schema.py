@@ -306,8 +306,9 @@ class Convergence(_Model):
         ge=40,
         le=100_000,
         description=(
-            "Optimizer steps over which seeded runs are compared. A knob that rounds needs 60, one"
-            " that changes the trajectory (batch_size, in_order, via: by default) 240."
+            "Optimizer steps over which seeded runs are compared. Knobs that only change rounding"
+            " need 60 (float16: 240), knobs that change the trajectory (batch_size, in_order, via:"
+            " by default) 240."
         ),
     )
     metrics: dict[str, Annotated[Metric, BeforeValidator(_metric)]] = Field(
@@ -328,11 +329,11 @@ class Budget(_Model):
         gt=0,
         le=MOST_MINUTES,
         description=(
-            "Wall time of the run, in minutes; the run may take a tenth longer. A first proof"
-            " (five pairs, their loss check, profiles) is always finished; a run that will need"
-            " more time says so before it searches. If the proof finds that the loss has changed,"
-            " one knob is tried alone and one milder configuration is proven, even if that exceeds"
-            " the budget."
+            "Wall time of the run, in minutes; it may take a tenth longer. A first proof (five"
+            " pairs, their loss check, profiles) is always finished; on one machine, a run that"
+            " needs more time says so after the job's first run and before it searches, and the"
+            " time announced then replaces the limit. If the loss has changed, one knob is tried"
+            " alone and one milder configuration is proven, even beyond the budget."
         ),
     )
     trials: _WholeOrNone = Field(
@@ -483,8 +484,8 @@ class JobFile(_Model):
     search: Annotated[Literal["model", "tpe", "random"], _one_of(SEARCHES, "search")] = Field(
         "model",
         description=(
-            "model: every measured block informs all knobs. tpe, random: Optuna's samplers, one"
-            " configuration after another."
+            "model: a regression model learns about all knobs from every measured block. tpe,"
+            " random: Optuna's samplers, one configuration after another."
         ),
     )
     objective: Annotated[
@@ -541,10 +542,10 @@ class JobFile(_Model):
         ge=1,
         le=86_400,
         description=(
-            "Seconds without an iteration or an evaluation batch after which the job counts as"
-            " hung, even if it is busy. Default: 120, or three times its longest gap if that is"
-            " more; while its processes are idle, 50 times that gap, but at least 15 (60 at the"
-            " job's own settings)."
+            "Seconds without a finished iteration or evaluation batch after which the job counts as"
+            " hung, even if it is busy. Default: 120, or three times the longest such time so far"
+            " if that is more. If all its processes are idle, it counts as hung sooner: after 50"
+            " times that time, but not before 15 s (60 s for the unchanged job)."
         ),
     )
     startup_timeout_s: float = Field(

@@ -298,7 +298,7 @@ def _warn_if_budget_is_short(
 
 def _speed(context: RunContext, pairs: Pairs, margin: float) -> tuple[Difference, str]:
     """Make pairs until the interval decides, or the looks or the budget's minutes are used up."""
-    context.progress.stage("confirm", "fresh processes, A and B in turn")
+    context.progress.stage("confirm", "fresh processes, A and B alternating")
     minutes = context.spec.budget.minutes
     for look, count in enumerate(LOOKS):
         pairs.ensure(count)

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.job.configs import key_of, normalise
+from autotune.job.configs import key_of, normalize
 from autotune.results import Trial, TrialState
 from autotune_spaces.base import Config, SearchSpace, Value
 
@@ -84,7 +84,7 @@ class Proposer:
         other.
 
         If the sampler proposes a measured configuration, which it does more often the more certain
-        it is, a neighbour of it is returned instead. Several may be requested before a result is
+        it is, a neighbor of it is returned instead. Several may be requested before a result is
         told: the sampler treats those in flight as slow and avoids them.
         """
         while self._queue:
@@ -167,7 +167,7 @@ class Proposer:
             for k, v in config.items()
             if k in self.domains and v in self.domains[k] and (k, v) not in self._excluded
         }
-        return normalise(inside, self.defaults, self.space)
+        return normalize(inside, self.defaults, self.space)
 
     def _ask_for(self, config: Config) -> optuna.Trial:
         self._study.enqueue_trial({**self.defaults, **config})
@@ -184,7 +184,7 @@ class Proposer:
                 # Optuna requires the same choices throughout a study: suggest from all of them, and
                 # skip excluded ones later.
                 chosen[knob.name] = asked.suggest_categorical(knob.name, self.domains[knob.name])
-        return asked, normalise(chosen, self.defaults, self.space)
+        return asked, normalize(chosen, self.defaults, self.space)
 
     def _tell(self, asked: optuna.Trial, trial: Trial) -> None:
         from optuna.trial import TrialState

@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from autotune.executors.base import SessionFailed
-from autotune.job.configs import key_of, normalise, without
+from autotune.job.configs import key_of, normalize, without
 from autotune.objectives import BETTER
 from autotune.results import Confirmation, Interval, Observation
 from autotune.stages.budget import explain_s
@@ -54,7 +54,7 @@ def confirm(
     Raises:
         BaselineError: the unchanged job fails, or cannot be timed.
     """
-    how = "in alternating slices" if may_interleave(context, config) else "in turn"
+    how = "in alternating slices" if may_interleave(context, config) else "one after the other"
     context.progress.stage("confirm", f"fresh processes, baseline and candidate {how}")
     look, looks = 0, planned(LOOKS[0])
     while True:
@@ -68,7 +68,7 @@ def confirm(
             if useless := pairs.useless:
                 context.progress.warning(f"in fresh processes {no_effect_words(useless)}")
             space, idle = context.spec.search_space, pairs.idle
-            if idle and not normalise(without(config, *idle), observation.defaults, space):
+            if idle and not normalize(without(config, *idle), observation.defaults, space):
                 return _rejected(config, f"in fresh processes {no_effect_words(idle)}")
             looks = planned(_room(context, observation, config, pairs))
         ratios, levels = pairs.figures.log_speedups(), pairs.figures.log_levels()
@@ -129,7 +129,7 @@ def _drawback(figures: PairFigures, speedup: float) -> str:
         )
     if stalled := figures.no_gain_with_stalls():
         return (
-            f"most of its iterations are faster, but it stalls: with all stalls"
+            f"most iterations are faster, but it stalls: counting all stalls it reaches"
             f" {factor_words(stalled)}"
         )
     training = figures.training_time(speedup)

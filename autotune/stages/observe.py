@@ -101,9 +101,9 @@ def _warn_if_runs_are_long(context: RunContext, first: Record) -> None:
     proof_s = 2 * FEWEST_PAIRS * run_s
     if proof_s > OVER * minutes * 60:
         context.progress.note(
-            f"one run of this job takes {duration_words(run_s)}, so proving an answer will take at"
-            f" least {duration_words(proof_s)}, longer than budget.minutes ({minutes:g}): stop now"
-            " if that is too long"
+            f"one run of this job takes {duration_words(run_s)}; proving an answer takes at least"
+            f" {duration_words(proof_s)}, more than budget.minutes ({minutes:g}). Press Ctrl-C now if"
+            " that is too long"
         )
 
 

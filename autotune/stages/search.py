@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from autotune.history.use import Expected
-from autotune.job.configs import key_of, live_domains, normalise, without
+from autotune.job.configs import key_of, live_domains, normalize, without
 from autotune.results import KnobGain, Observation, Trial
 from autotune.search.proposer import Proposer
 from autotune.stages.budget import explain_s
@@ -137,7 +137,7 @@ def _in_doubt(
         and (g.break_even_steps or 0) <= context.spec.planned_steps
     }
     values = {name: g.value for name, g in doubted.items()}
-    config = normalise(values, observation.defaults, context.spec.search_space)
+    config = normalize(values, observation.defaults, context.spec.search_space)
     ahead_s = first_look_s(context, observation) + explain_s(context, observation)
     # a doubt is worth no more than the time that the user expects
     if not config or context.out_of_time(ahead_s, OVER * context.announced_s):
@@ -162,7 +162,7 @@ def _runner_up(
         for name in first.config
     }
     riskiest = max(risks, key=lambda name: risks[name])
-    config = normalise(without(first.config, riskiest), observation.defaults, space)
+    config = normalize(without(first.config, riskiest), observation.defaults, space)
     if not config or log_gain - own.get(riskiest, 0.0) <= math.log1p(MINIMUM_GAIN):
         return ()
     return (Finalist(config, tuple(g for g in first.gains if not g.kept or g.knob in config)),)

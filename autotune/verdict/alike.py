@@ -177,7 +177,7 @@ def own_stalls(
 
 
 def _samples(windows: Sequence[Window], reach: int) -> float:
-    """Of the iterations at which a stall would be recognised, before iteration ``reach``."""
+    """Of the iterations at which a stall would be recognized, before iteration ``reach``."""
     return sum(
         mean_samples(w) * max(min(len(w.times_s), reach) - WARM_UP_MINIMUM, 0) for w in windows
     )

@@ -8,7 +8,7 @@ must be at each look.
 if at 1.4, and a pair during which the machine was slower than usual (its *level*: the mean of the
 two log costs) counts less. Bursts of other load hit both sides of a pair equally often, so a pair's
 level says how reliable its ratio is, but not in which direction it errs: given the levels, the
-ratios of equal configurations are still symmetric about 0, and weighting by levels favours neither.
+ratios of equal configurations are still symmetric about 0, and weighting by levels favors neither.
 
 **The bounds** are quantiles of T itself for normal pairs; each is crossed for the first time with
 its share of the level. The interval keeps its level no matter at which look one stops. The lower

@@ -128,7 +128,7 @@ def decide(
     high, the more so the closer it passed. With T = estimate / error, a share 1 / T² of the
     estimate's square is error, so the share 1 - 1 / T² of the estimate is kept (Efron and Morris).
     T² is itself too high: by f / (f - 2) on average, because the error is known from f degrees of
-    freedom only, and by more because passing the bar favours small errors; (f + 2) / (f - 2) is
+    freedom only, and by more because passing the bar favors small errors; (f + 2) / (f - 2) is
     what simulations call for. The interval is not changed and contains the shrunk estimate.
 
     Args:

@@ -5,7 +5,7 @@
 
 The estimator is the mean of the iteration times, with everything above 10 times the median reduced
 to that, unless the job stalls at the same iteration in most of its runs. The mean is what users
-pay. Median and minimum ignore occasional stalls of a configuration (about 9% bias in its favour
+pay. Median and minimum ignore occasional stalls of a configuration (about 9% bias in its favor
 with a stall every tenth iteration), and a single long stall of the machine can spoil the plain
 mean.
 """
@@ -124,7 +124,7 @@ def warm_up_end(times: Sequence[float]) -> int:
 
     A block is steady if its median is no further from that of the window's last half (at least two
     blocks) than max(1.5%, 2.5 deviations of the iterations / sqrt(length), 2.5 deviations of the
-    block medians). The last term is for machines whose speed drifts: neighbouring iterations are
+    block medians). The last term is for machines whose speed drifts: neighboring iterations are
     then alike, and their scatter says little about that of blocks. What strays later is no warm-up.
     At least :data:`WARM_UP_MINIMUM` iterations are dropped, but never more than half of a window
     that is too short to judge (shorter than that plus two blocks). Alternative rules:

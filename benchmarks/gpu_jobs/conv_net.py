@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Images(Dataset):
-    """Noise with a coloured stripe, whose position is the class."""
+    """Noise with a colored stripe, whose position is the class."""
 
     def __init__(self, size, count=4096):
         self.noise = torch.randint(0, 200, (64, 3, size, size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Blobs(Dataset):
-    """Smooth random colours in -1 ... 1, each in four rotations."""
+    """Smooth random colors in -1 ... 1, each in four rotations."""
 
     def __init__(self, size, count=1024):
         small = torch.rand(count, 3, 4, 4, generator=torch.Generator().manual_seed(0))

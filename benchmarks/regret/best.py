@@ -75,7 +75,7 @@ def halving(series: Series, space: Space) -> list[Config]:
         values = {
             n: drawn.choice(list(vs)) for n, vs in space.domains.items() if drawn.random() < CHANGED
         }
-        config = space.normalised(values)
+        config = space.normalized(values)
         if config not in lot and len(lot) < DRAWN:
             lot.append(config)
     costs: dict[str, list[float]] = defaultdict(list)
@@ -104,7 +104,7 @@ def others(space: Space, current: Config, name: str) -> list[Config]:
     """``current`` with every other value of one knob."""
     found: list[Config] = []
     for value in space.domains[name]:
-        config = space.normalised({**current, name: value})
+        config = space.normalized({**current, name: value})
         if config != current and config not in found:
             found.append(config)
     return found

@@ -54,7 +54,7 @@ def expert(processes: Processes) -> list[dict[str, Any]]:
             f"expert-{number}",
             method="expert",
             minutes=0,
-            config=processes.space.normalised(guess),
+            config=processes.space.normalized(guess),
             wall_s=0.0,
             trials=0,
         )

@@ -95,7 +95,7 @@ def by_optuna(sampler: str) -> Callable[[Series, Space, int], None]:
                 name: trial.suggest_categorical(name, list(domain))
                 for name, domain in space.domains.items()
             }
-            cost = series.log_cost(space.normalised(values))
+            cost = series.log_cost(space.normalized(values))
             if math.isfinite(cost):
                 study.tell(trial, cost)
             else:
@@ -111,7 +111,7 @@ def one_factor_at_a_time(series: Series, space: Space, seed: int) -> None:
     while len(space.domains):
         for name in space.domains:
             for value in space.domains[name]:
-                config = space.normalised({**current, name: value})
+                config = space.normalized({**current, name: value})
                 if config != current and (cost := series.log_cost(config)) < least:
                     current, least = config, cost
 

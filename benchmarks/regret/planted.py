@@ -48,7 +48,7 @@ class Space:
     def defaults(self) -> dict:
         return {knob.name: knob.default for knob in self.knobs}
 
-    def normalise(self, config: Config) -> dict:
+    def normalize(self, config: Config) -> dict:
         defaults = self.defaults
         kept = {
             k: v for k, v in config.items() if v != defaults[k] or type(v) is not type(defaults[k])
@@ -77,13 +77,13 @@ class Space:
         if self.data:
             matter |= {"num_workers", "prefetch_factor"}
         domains = [[(k.name, v) for v in k.values] for k in self.knobs if k.name in matter]
-        return min(self.log_cost(self.normalise(dict(c))) for c in itertools.product(*domains))
+        return min(self.log_cost(self.normalize(dict(c))) for c in itertools.product(*domains))
 
     def needless(self, config: Config) -> int:
         """Number of knobs in ``config`` that gain less than 0.3 % on their own."""
         cost = self.log_cost(config)
         return sum(
-            self.log_cost(self.normalise({k: v for k, v in config.items() if k != name}))
+            self.log_cost(self.normalize({k: v for k, v in config.items() if k != name}))
             < cost + 0.003
             for name in config
         )
@@ -188,7 +188,7 @@ def plant(
     best = int(rng.choice(others))
     for i in others:
         share = rng.uniform(-0.3, 0.8) if effect < 0 else rng.uniform(0.4, 1.0)
-        if knob.ladder and effect < 0:  # neighbouring values have similar effects
+        if knob.ladder and effect < 0:  # neighboring values have similar effects
             share = 0.6 ** abs(i - best)
         effects[knob.name, knob.values[i]] = effect if i == best else share * effect
     return knob.name, knob.values[best]

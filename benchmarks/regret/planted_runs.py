@@ -195,7 +195,7 @@ def bands(folder: Path, space: Space) -> list[dict]:
         return []
     model = ModelSearch(
         knobs,
-        normalise=dict,
+        normalize=dict,
         bottleneck=seen.bottleneck if seen.bottleneck != "epoch ends" else "loader",
         seed=0,
     )

@@ -20,7 +20,7 @@ from records import Records
 
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
-from autotune.job.configs import key_of, normalise
+from autotune.job.configs import key_of, normalize
 from autotune.job.load import load_job
 from autotune.job.spec import JobSpec
 from autotune.journal import Journal
@@ -54,9 +54,9 @@ class Space:
     defaults: Mapping[str, Any]
     spec: JobSpec
 
-    def normalised(self, values: Mapping[str, Any]) -> Config:
+    def normalized(self, values: Mapping[str, Any]) -> Config:
         """Drop values that equal the job's own, or have no effect next to the others."""
-        return normalise(
+        return normalize(
             {name: value for name, value in values.items() if name in self.defaults},
             self.defaults,
             self.spec.search_space,

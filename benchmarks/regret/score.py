@@ -2,7 +2,7 @@
 in turns.
 
 Regret is 1 − speed of the answer / speed of the best known. The best known is whatever is fastest
-here, whoever found it: chance favours the fastest of several, so regret is stated too high rather
+here, whoever found it: chance favors the fastest of several, so regret is stated too high rather
 than too low.
 """
 

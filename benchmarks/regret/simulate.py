@@ -114,7 +114,7 @@ def simulate(space: Space, machine: Machine, budget_s: float, seed: int, setting
     search_s = min(SHARE * budget_s, budget_s - PAIRS_KEPT * 2 * (FRESH_S + START_UP_S))
     search = ModelSearch(
         space.knobs,
-        normalise=space.normalise,
+        normalize=space.normalize,
         bottleneck=space.bottleneck,
         seed=seed,
         compile_start_up_s={"default": COMPILE_S},
@@ -254,7 +254,7 @@ NOTES = """
 ## What was tried
 
 On other seeds (5, the last row 6), 40 to 60 runs a cell, so that the standard error is 0.2 to 0.5 %
-and neighbouring rows can often not be told apart. Noise 6 %; mean regret (runs within 3 %). Blank:
+and neighboring rows can often not be told apart. Noise 6 %; mean regret (runs within 3 %). Blank:
 not run. From "dear knobs" on start-up weighs less (1,000,000 planned steps instead of 100,000),
 which alone changes figures a little.
 
@@ -278,7 +278,7 @@ which alone changes figures a little.
   have to settle it. The table above includes this; beside the rule before it (other seeds):
   0.6 against 0.7 % on *mix of 11*, 10 minutes, in 321 s instead of 301; 1.3 and 1.3 % on *loader*.
 - Open regret is summed over all knobs here, which is stricter than for each change by itself.
-- The level: beside its neighbours a block of 0.25 s is good to 3 %, beside those of a minute ago to
+- The level: beside its neighbors a block of 0.25 s is good to 3 %, beside those of a minute ago to
   6 %; and a series of 16 blocks with the same workers is one reading of the level, not sixteen.
 - A rule was scored before this one, on nine of these cells and seeds 77 014: mix of 11 at
   10 minutes 3.0 % (18 % noise) and 5.4 % (30 %); mix of 20 1.4 % (3 minutes), 0.3 % and 2.2 %
@@ -290,7 +290,7 @@ which alone changes figures a little.
 
 ## Limits
 
-The spaces are near to log-additive, which favours this, and the level's noise is of the kind that
+The spaces are near to log-additive, which favors this, and the level's noise is of the kind that
 the model has. Not simulated: iterations of 0.3 s and more, bursts, a live session that is biased
 against fresh processes. Start-up is paid for out of the search's time; in the regret it does not
 count.

@@ -19,7 +19,7 @@ report also lists what many alternating windows on the quiet machine measured.
     quiet           nothing
     drifting        the burner takes 0 to 16 % of the core and back in a minute
     bursty, seen    bursts that take 17 to 50 % of the core, 0.5 s long and 5.5 s apart on average
-    bursty, unseen  the same, but the windows do not tell (a neighbour on the same host)
+    bursty, unseen  the same, but the windows do not tell (a neighbor on the same host)
 
 Windows are shorter than the 4 s and more of the stages, and bursts are scaled down with them; so
 are the ABBA blocks of the choice. Everything else is as in autotune/stages: autotune_trials.measure

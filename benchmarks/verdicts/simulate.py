@@ -15,7 +15,7 @@ iteration times, and on one of the bursty machines the load of other processes.
     drifting        speed wanders by ± 5 % over minutes, with a trend of up to 10 % in half an hour
     bursty, seen    other load for about 8 s every 88 s slows by 1.2 to 2; it shows as CPU use of
                     other processes
-    bursty, unseen  the same, but nothing shows (a neighbour on the same host)
+    bursty, unseen  the same, but nothing shows (a neighbor on the same host)
     very noisy      unseen bursts of 15 s every 55 s, and stalls of 5 iterations: windows differ by
                     20 % and more
 """
@@ -444,7 +444,7 @@ def _pairs(shape: str, rng: np.random.Generator, ratio: float) -> tuple[np.ndarr
         share, slow = OWN_SLOW[shape]
         sides = rng.normal(0, 0.02, (2, n)) + rng.normal(0, 0.03, n)
         sides[1] += slow * (rng.random(n) < share) - slow * share
-    # "wandering by 10 %": the two sides of a pair, and neighbouring pairs, share the machine's
+    # "wandering by 10 %": the two sides of a pair, and neighboring pairs, share the machine's
     # state
     else:
         walk = np.cumsum(rng.normal(0, 0.05, 2 * n))

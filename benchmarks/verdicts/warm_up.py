@@ -91,7 +91,7 @@ def scatter(rng: np.random.Generator, n: int, sd: float) -> np.ndarray:
 
 
 def wandering(rng: np.random.Generator, n: int, sd: float, alike: float) -> np.ndarray:
-    """Times with scatter ``sd`` and correlation ``alike`` between neighbours."""
+    """Times with scatter ``sd`` and correlation ``alike`` between neighbors."""
     log = np.zeros(n)
     log[0] = rng.normal(0, sd)
     for i in range(1, n):
@@ -155,7 +155,7 @@ KINDS: dict[str, tuple[Callable[[np.random.Generator], np.ndarray], float]] = {
 }
 
 NOTES = """
-- Where neighbouring iterations are alike (a shared host, a clock that changes), the rule before took two slow blocks in the
+- Where neighboring iterations are alike (a shared host, a clock that changes), the rule before took two slow blocks in the
   middle for the end of a warm-up: everything before them was thrown away, and costs scattered more.
 - MSER-5 (K. P. White, "An effective truncation heuristic for bias reduction in simulation output", 1997) keeps as
   much, but drops whatever stands before a burst, and cuts between the stalls of a pattern.

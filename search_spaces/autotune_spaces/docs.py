@@ -20,7 +20,8 @@ HEAD = """\
 
 *Scope* says when a knob can be set: `live` between two blocks of iterations of a running job, `process` before it starts.
 *Numerics* says what a knob may change: `exact` (the same arithmetic), `rounding` (the same mathematics, rounded differently),
-`statistical` (a different training trajectory); it decides what the loss check must show.
+`statistical` (a different training trajectory); it decides what the loss check must show. Where dropout is drawn anew, autotune
+makes it `random-stream` by itself (the same mathematics, other random numbers).
 """
 
 PARTS = (

@@ -141,7 +141,7 @@ class DdpFacts:
     """One DistributedDataParallel, with the arguments the job passed."""
 
     site: str  # "file.py:12", where it was constructed
-    gradients_mib: float  # of all parameters it synchronises
+    gradients_mib: float  # of all parameters it synchronizes
     bucket_cap_mb: float | None = None  # None: torch's default
     gradient_as_bucket_view: bool = False
     static_graph: bool = False

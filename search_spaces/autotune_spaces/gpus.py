@@ -6,7 +6,7 @@ NVIDIA's driver.
     /sys/bus/pci/devices/0000:19:00.0/local_cpulist      "32-63", the CPUs of that node
 
 Read from files, because cores are chosen before torch is imported, and CUDA does not survive a fork
-once it is initialised. What cannot be read is left out.
+once it is initialized. What cannot be read is left out.
 """
 
 from __future__ import annotations

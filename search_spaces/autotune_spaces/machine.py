@@ -30,7 +30,7 @@ def probe(device: Any = None, start_cuda: bool = True) -> Machine:
 
     Args:
         device: the CUDA device used for training, as a torch.device; None: the current one.
-        start_cuda: initialise CUDA if it is available, which takes time and memory. False: describe
+        start_cuda: initialize CUDA if it is available, which takes time and memory. False: describe
             a GPU only if this process uses CUDA already.
     """
     model, flags = cpu()

@@ -127,7 +127,7 @@ def test_the_table_puts_both_sides_beside_each_other() -> None:
     assert rows["reader cost"] == ("2.50 ms", "0.00 µs")
     assert rows["ips, images/s"] == ("3,200", "3,200")
     assert rows["steps"] == ("80 (20 skipped)",) * 2
-    assert rows["device utilisation"] == ("75%", "75%")
+    assert rows["device utilization"] == ("75%", "75%")
     # rows of dashes are left out
     assert not any("host to device" in label or "FLOP" in label for label in rows)
     assert any("runs on the CPU" in sentence for sentence in table.foot)

@@ -107,13 +107,13 @@ def test_default_mode_and_both_at_once(tmp_path: Path) -> None:
 INITIALISED = """import torch
 
 
-def initialise(module):
+def initialize(module):
     if hasattr(module, "weight"):
         torch.nn.init.orthogonal_(module.weight)
 
 
 model = torch.nn.Conv2d(3, 4, 3)
-model.apply(initialise)
+model.apply(initialize)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 start = model.weight.detach().clone()
 
@@ -151,7 +151,7 @@ def test_a_model_that_is_an_attribute_may_be_initialised_later(tmp_path: Path) -
 class Trainer:
     def __init__(self):
         self.net = Net()
-        self.net.apply(initialise)
+        self.net.apply(initialize)
 
     def step(self, x):
         loss = self.net(x).sum()

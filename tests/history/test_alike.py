@@ -99,11 +99,11 @@ DEFAULTS = {knob.name: knob.default for knob in KNOBS}
 
 
 def _search(expected: dict) -> ModelSearch:
-    def normalise(config: dict) -> dict:
+    def normalize(config: dict) -> dict:
         return {k: v for k, v in config.items() if v != DEFAULTS[k]}
 
     return ModelSearch(
-        KNOBS, normalise=normalise, bottleneck="compute", seed=1, noise=0.03, expected=expected
+        KNOBS, normalize=normalize, bottleneck="compute", seed=1, noise=0.03, expected=expected
     )
 
 

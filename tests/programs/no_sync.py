@@ -1,4 +1,4 @@
-"""DistributedDataParallel with one process, and accumulation that synchronises the last of four backward calls only."""
+"""DistributedDataParallel with one process, and accumulation that synchronizes the last of four backward calls only."""
 
 import contextlib
 import os

@@ -112,7 +112,7 @@ def test_the_energy_of_several_gpus_is_added(device: str, joules: float) -> None
 
 
 def test_every_machine_of_a_job_counts() -> None:
-    """Ranks 0 and 1 are on one machine, where rank 1 takes its neighbour for a foreign process."""
+    """Ranks 0 and 1 are on one machine, where rank 1 takes its neighbor for a foreign process."""
     jobs = {rank: job(process=ProcessFacts(host=host)) for rank, host in enumerate(("a", "a", "b"))}
     windows = {
         rank: dataclasses.replace(window((4.0,)), foreign_load=load, joules=(5.0,))

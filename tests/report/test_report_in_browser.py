@@ -96,7 +96,7 @@ def browser() -> Iterator[Any]:
 
 
 class Shown:
-    """A page opened at one size and colour scheme, with its console messages and requests."""
+    """A page opened at one size and color scheme, with its console messages and requests."""
 
     def __init__(self, browser: Any, path: Path, size: str, scheme: str) -> None:
         width, height = SIZES[size]

@@ -84,7 +84,7 @@ def test_every_result_makes_a_sound_page_of_its_own(name: str) -> None:
     assert 'name="viewport"' in text
     assert "nan" not in re.findall(r"\bnan\b", page.text.lower())
     assert not re.search(r"#0[1-7]0[1-7]0[1-7]", text), (
-        "a marking colour was not given the page's own"
+        "a marking color was not given the page's own"
     )
 
 

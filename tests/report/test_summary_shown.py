@@ -66,7 +66,7 @@ def test_show_prints_both_sides(
     assert "before after" in rows
     assert "reader cost 58.0 ms 17.6 ms waiting for a batch" in rows
     assert "ips, samples/s 648 1,432 mean" in rows or "ips, samples/s 648 1,430 mean" in rows
-    assert "model FLOPs utilisation – 41% of the measured bfloat16 peak" in rows
+    assert "model FLOPs utilization – 41% of the measured bfloat16 peak" in rows
     assert any("Nsight Systems was asked for, but is not here" in row for row in rows) and not any(
         "importance" in row for row in rows
     )

@@ -155,7 +155,7 @@ def test_a_terminal_gets_a_live_table(columns: int, name: str) -> None:
     assert "speed-up" in bare
     assert "Traceback" not in bare
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h"), "the cursor must come back"
-    assert "\x1b[31mred" not in text, "the job's own colour codes must not reach the terminal"
+    assert "\x1b[31mred" not in text, "the job's own color codes must not reach the terminal"
     assert "2.10× faster" in bare
     assert "\x1b[2K" in text, "the table is drawn over, it does not pile up in the scrollback"
 

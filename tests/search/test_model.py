@@ -35,7 +35,7 @@ PLANTED = {
 SECONDS = 200.0
 
 
-def normalise(config: dict) -> dict:
+def normalize(config: dict) -> dict:
     kept = {k: v for k, v in config.items() if v != DEFAULTS[k] or type(v) is not type(DEFAULTS[k])}
     if not kept.get("num_workers"):
         kept.pop("prefetch_factor", None)
@@ -48,7 +48,7 @@ def additive(effects: dict) -> Cost:
 
 def search(**settings) -> ModelSearch:
     settings = {"bottleneck": "compute", "seed": 3, "noise": 0.05, **settings}
-    return ModelSearch(KNOBS, normalise=normalise, **settings)
+    return ModelSearch(KNOBS, normalize=normalize, **settings)
 
 
 def run(
@@ -164,7 +164,7 @@ def test_conditional_knobs_come_only_where_they_mean_something() -> None:
     proposed = blocks(
         run(search(), additive({("num_workers", 4): -0.3, ("prefetch_factor", 4): -0.1}))
     )
-    assert all(config == normalise(config) for config in proposed)
+    assert all(config == normalize(config) for config in proposed)
     assert any("prefetch_factor" in config for config in proposed)
 
 
@@ -335,7 +335,7 @@ def test_the_first_graph_is_of_the_guess() -> None:
         knobs = tuple(knob if k.name == "compile_mode" else k for k in KNOBS)
         s = ModelSearch(
             knobs,
-            normalise=normalise,
+            normalize=normalize,
             bottleneck="overhead",
             seed=3,
             noise=0.05,

@@ -122,8 +122,8 @@ def test_a_job_without_a_loader_has_no_processes_of_its_own_beside_another(
     ("written", "why"),
     [
         (Written(removed=("checkpoint.pt",), restored=("log.txt",)), ""),
-        (Written(noticed=("table.db",)), "the job writes files that cannot be recorded (table.db)"),
-        (Written(unkept={"a": "too large", "b": "same"}), "cannot be recorded (a, "),
+        (Written(noticed=("table.db",)), "the job writes files whose changes cannot be tracked (table.db)"),
+        (Written(unkept={"a": "too large", "b": "same"}), "cannot be tracked (a, "),
     ],
 )
 def test_files_that_cannot_be_recorded_keep_the_runs_apart(
@@ -142,4 +142,4 @@ def test_a_pair_of_which_one_read_the_others_file_is_made_again(tmp_path: Path, 
     result = run(tmp_path, machine, small(tmp_path), shown="auto")
     assert result.verdict == "tuned" and machine.made == 3
     assert result.confirmation is not None and not result.confirmation.interleaved
-    assert "reads or removes a file that it has written (last.pt)" in capfd.readouterr().out
+    assert "read or removed a file that the other had written (last.pt)" in capfd.readouterr().out

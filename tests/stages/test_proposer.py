@@ -12,7 +12,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from autotune.job.configs import key_of, normalise
+from autotune.job.configs import key_of, normalize
 from autotune.results import Trial, TrialState
 from autotune.search.proposer import Proposer
 from autotune.search.seeds import guess, seeds
@@ -251,7 +251,7 @@ CUDA_DEFAULTS = {
 def test_every_seed_changes_something_the_conditional_ones_too(bottleneck: str) -> None:
     space = SearchSpace("test", tuple(knobs.create(name, {}) for name in CUDA_KNOBS))
     for config in seeds(bottleneck, CUDA_KNOBS, CUDA_DEFAULTS):
-        assert normalise(config, CUDA_DEFAULTS, space) == config
+        assert normalize(config, CUDA_DEFAULTS, space) == config
     pinned = seeds(bottleneck, CUDA_KNOBS, {**CUDA_DEFAULTS, "pin_memory": True})
     assert {"non_blocking": True} in pinned and {
         "non_blocking": True,

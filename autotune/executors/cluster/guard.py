@@ -95,7 +95,7 @@ def clean_up_after_others() -> None:
 
 
 def supervisors_of(scratch: Path) -> set[int]:
-    """Running supervisors of sessions in ``scratch``, recognised by their log there."""
+    """Running supervisors of sessions in ``scratch``, recognized by their log there."""
     found = set()
     for pid in procfs.all_pids():
         try:

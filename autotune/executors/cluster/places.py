@@ -34,7 +34,7 @@ class Place:
         return (self.node_id, *self.others)
 
     def cores(self, cores: Sequence[int]) -> tuple[int, ...]:
-        """Its part of the node's ``cores``: neighbours, which share caches and nearby memory."""
+        """Its part of the node's ``cores``: neighbors, which share caches and nearby memory."""
         each = max(1, len(cores) // self.of)
         return tuple(cores[self.index * each : (self.index + 1) * each])
 

@@ -174,7 +174,7 @@ def _where_made(
         where.append(at(file, file.line(beside)))
         if late and made.training is None:
             notes.append(
-                f"move `{written}` below any later line that initialises the weights of"
+                f"move `{written}` below any later line that initializes the weights of"
                 f" {made.name} (`apply`, `torch.nn.init`)"
             )
     return change(edits, where, notes)

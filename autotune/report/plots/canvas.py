@@ -1,6 +1,6 @@
 """The canvas shared by all plots: SVG for the page, PNG for the tracking server.
 
-An SVG is drawn in placeholder colours that are then replaced by the page's CSS variables, so one
+An SVG is drawn in placeholder colors that are then replaced by the page's CSS variables, so one
 picture works on both the light and the dark page. Draw text that comes from the job with
 :func:`label`: matplotlib otherwise parses ``$…$`` as math and may raise.
 """
@@ -19,7 +19,7 @@ from autotune_trials.paths import publish
 
 @dataclass(frozen=True)
 class Palette:
-    """The colours of a plot, named by role."""
+    """The colors of a plot, named by role."""
 
     ink: str
     muted: str
@@ -78,7 +78,7 @@ def svg(
     heights: tuple[int, ...] = (1,),
     size_in: tuple[float, float] = SIZE_IN,
 ) -> str:
-    """Draw, and return an ``<svg>`` element in the page's colours, ids prefixed with ``name``."""
+    """Draw, and return an ``<svg>`` element in the page's colors, ids prefixed with ``name``."""
     from matplotlib import rc_context
 
     with rc_context(

@@ -1,4 +1,4 @@
-"""Parallel coordinates of the trials: one row per knob, one line per trial, coloured by speed-up.
+"""Parallel coordinates of the trials: one row per knob, one line per trial, colored by speed-up.
 
 The axes are horizontal rows, so that names and values are readable on a phone.
 """
@@ -58,7 +58,7 @@ def varied(result: Result, trials: Sequence[Trial]) -> dict[str, list[Value]]:
 
 
 def classes(trials: Sequence[Trial], palette: Palette) -> list[tuple[float, str, str]]:
-    """(upper bound, colour, label) of each speed-up class.
+    """(upper bound, color, label) of each speed-up class.
 
     The first is "not faster"; three equal steps on a log scale lead from 1 to the best.
     """

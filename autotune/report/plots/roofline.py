@@ -28,7 +28,7 @@ def can_draw(sides: Mapping[str, Side], peaks: Sequence[Peak]) -> bool:
 
 
 def roofline_svg(sides: Mapping[str, Side], peaks: Sequence[Peak]) -> str:
-    """The plot as SVG in the page's colours; "" if nothing can be drawn."""
+    """The plot as SVG in the page's colors; "" if nothing can be drawn."""
     return (
         svg(lambda axes: _draw(axes[0], sides, peaks, MARKS), "roofline", (1,))
         if can_draw(sides, peaks)

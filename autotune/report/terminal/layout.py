@@ -20,7 +20,7 @@ def text_of(
 
     Args:
         width: in columns; None for the terminal's width.
-        terminal: use the colours stdout can show.
+        terminal: use the colors stdout can show.
     """
     console = Console(
         file=None if terminal else io.StringIO(),

@@ -197,7 +197,7 @@ def training_words(training: TrainingTime, price: object = None) -> str:
 def _confirmed(result: Result, confirmation: Confirmation) -> str:
     runs = words.plural(confirmation.pairs, "fresh process", "fresh processes")
     if tuned(result):
-        how = "in slices of a second or two" if confirmation.interleaved else "run by run"
+        how = "in short slices" if confirmation.interleaved else "run by run"
         said = f"Measured in {runs} per side, alternating {how}, with the knobs set from the start."
         return f"{said} {FIRST_EPOCH}" if confirmation.first_epoch_only else said
     reason = words.clean(confirmation.reason).rstrip(".")
@@ -368,10 +368,10 @@ def iteration_words(anatomy: Anatomy, unit: str) -> str:
         f"median {words.duration_words(anatomy.median_s)}, from"
         f" {words.duration_words(anatomy.min_s)} to {words.duration_words(anatomy.max_s)}"
     )
-    batch = f"batch cost {words.duration_words(anatomy.batch_cost_s)}"
+    batch = f"mean {words.duration_words(anatomy.batch_cost_s)}"
     if anatomy.reader_cost_s:  # 0: no loader
         reader = words.duration_words(anatomy.reader_cost_s)
-        batch += f", of which reader cost {reader} ({anatomy.reader_ratio:.0%})"
+        batch += f", of which {reader} ({anatomy.reader_ratio:.0%}) waiting for data"
     counted = f"{anatomy.iterations} iterations, the first {anatomy.left_out} left out"
     return (
         f"{spread}; {batch}; {words.number_words(anatomy.samples_per_s)} {words.clean(unit)}/s;"

@@ -82,12 +82,12 @@ def _figures(s: PerfSummary, unit: str) -> list[tuple[str, str, str]]:
         ("ips, slowest", words.number_words(s.ips_min), ""),
         ("ips, variance", variance, "and standard deviation"),
         ("steps", f"{s.steps:,} ({s.steps_skipped:,} skipped)", "warm-up is skipped"),
-        ("device utilisation", _percent(s.device_utilisation), s.utilisation_of),
+        ("device utilization", _percent(s.device_utilisation), s.utilisation_of),
         ("peak memory", memory, ""),
         ("host to device, per step", scaled_words(s.host_to_device_bytes, "B"), ""),
         ("host to device, rate", copy_rate, "while copying"),
         ("model FLOPs, per step", scaled_words(s.model_flops, "FLOP"), "forward and backward"),
-        ("model FLOPs utilisation", _percent(s.mfu), s.mfu_of),
+        ("model FLOPs utilization", _percent(s.mfu), s.mfu_of),
     ]
 
 

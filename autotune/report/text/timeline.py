@@ -1,7 +1,7 @@
 """The timeline strip: what happened in a few iterations, before and after, on one time scale.
 
 One row shows the phases of the iteration, and one row each other lane of spans (device kernels,
-copies, operators). Thousands of kernels are narrower than a pixel, so indistinguishable neighbours
+copies, operators). Thousands of kernels are narrower than a pixel, so indistinguishable neighbors
 of one kind are merged into one stretch.
 """
 

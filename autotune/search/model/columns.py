@@ -5,7 +5,7 @@
     one per known pair  if both are changed: their effect beyond the sum, with a tight prior
 
 In between, a configuration is an index vector: for each knob the index of its value, or of the
-default if it is not set. A conditional knob counts only where it has an effect, as ``normalise``
+default if it is not set. A conditional knob counts only where it has an effect, as ``normalize``
 decides.
 """
 
@@ -52,14 +52,14 @@ class Columns:
     def __init__(
         self,
         knobs: Sequence[SearchKnob],
-        normalise: Callable[[Config], Config],
+        normalize: Callable[[Config], Config],
         bottleneck: str,
         expected: Mapping[tuple[str, Value], float] | None = None,
         reading: bool = False,
     ) -> None:
         import numpy as np
 
-        self.knobs, self.normalise = tuple(knobs), normalise
+        self.knobs, self.normalize = tuple(knobs), normalize
         self.place = {knob.name: k for k, knob in enumerate(self.knobs)}
         self.default = np.array([knob.default_index for knob in self.knobs])
         self.most = max(len(knob.values) for knob in self.knobs)
@@ -110,13 +110,13 @@ class Columns:
         return index
 
     def decode(self, index: np.ndarray) -> dict:
-        """The normalised configuration: values that differ from the job's own."""
+        """The normalized configuration: values that differ from the job's own."""
         config = {
             knob.name: knob.values[index[k]]
             for k, knob in enumerate(self.knobs)
             if index[k] != self.default[k]
         }
-        return dict(self.normalise(config))
+        return dict(self.normalize(config))
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         """Design matrix with one row per index vector."""
@@ -164,7 +164,7 @@ class Columns:
             if j == k:
                 continue
             meaning = [
-                knob.name in self.normalise({other.name: v, knob.name: value}) for v in other.values
+                knob.name in self.normalize({other.name: v, knob.name: value}) for v in other.values
             ]
             if any(meaning) and not all(meaning):
                 found.append((j, np.array(meaning + [False] * (self.most - len(meaning)))))

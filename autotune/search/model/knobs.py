@@ -43,7 +43,7 @@ class SearchKnob:
 
     @property
     def ladder(self) -> bool:
-        """Whether the values are numbers with similar neighbours, too expensive to try them all."""
+        """Whether the values are numbers with similar neighbors, too expensive to try them all."""
         numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in self.values)
         return self.dear and numbers and len(self.values) >= 4
 

@@ -1,7 +1,7 @@
 """Try every value once: in which order, and which values can be skipped.
 
 Values expected to gain come first, then guesses, with knobs in the order of the bottleneck. On a
-ladder (workers 0, 1, 2 … 64) only neighbours of the best value so far are tried, and nothing beyond
+ladder (workers 0, 1, 2 … 64) only neighbors of the best value so far are tried, and nothing beyond
 a value that is clearly worse or fails.
 """
 

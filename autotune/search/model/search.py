@@ -39,7 +39,7 @@ class ModelSearch:
 
     Args:
         knobs: what is searched.
-        normalise: drops values equal to the default and knobs without effect in a configuration.
+        normalize: drops values equal to the default and knobs without effect in a configuration.
         bottleneck: "loader", "compute", "optimizer" or "overhead".
         seed: the same seed and the same blocks give the same proposals.
         noise: standard deviation of one standard block's log cost, as seen before the search.
@@ -54,7 +54,7 @@ class ModelSearch:
         self,
         knobs: Sequence[SearchKnob],
         *,
-        normalise: Callable[[Config], Config],
+        normalize: Callable[[Config], Config],
         bottleneck: str,
         seed: int,
         noise: float = 0.05,
@@ -67,7 +67,7 @@ class ModelSearch:
             raise ValueError("nothing to search: no knobs")
         start_up_s = _by_index(knobs, compile_start_up_s or {})
         shares = {v: seconds / planned_s for v, seconds in start_up_s.items()}
-        self._columns = Columns(knobs, normalise, bottleneck, expected, reading)
+        self._columns = Columns(knobs, normalize, bottleneck, expected, reading)
         self._evidence = Evidence(self._columns, bottleneck, noise, shares)
         self._looks = Looks(self._evidence, bottleneck)
         self._maker = SeriesMaker(self._evidence, self._looks)
@@ -104,7 +104,7 @@ class ModelSearch:
         belief = self._evidence.belief()
         told = (len(self._evidence), len(self._evidence.failures))
         rng = np.random.default_rng((self._seed, *told, *((len(busy),) if busy else ())))
-        elsewhere = [self._columns.encode(self._columns.normalise(config)) for config in busy]
+        elsewhere = [self._columns.encode(self._columns.normalize(config)) for config in busy]
         waiting = [
             (k, v)
             for k, v in self._looks.open(belief)
@@ -152,7 +152,7 @@ class ModelSearch:
         """
         if not (math.isfinite(log_cost) and weight > 0):
             raise ValueError(f"a block of log cost {log_cost} and weight {weight}")
-        config = self._columns.normalise(config)
+        config = self._columns.normalize(config)
         self._evidence.add(config, log_cost, weight, at_s)
         self._forget_recalled(self._columns.encode(config))
 
@@ -164,7 +164,7 @@ class ModelSearch:
             that do not work together, as far as known; () if they work with more.
         """
         evidence, columns = self._evidence, self._columns
-        index = columns.encode(columns.normalise(config))
+        index = columns.encode(columns.normalize(config))
         self._forget_recalled(index)
         changed = [k for k in range(len(index)) if index[k] != columns.default[k]]
         new = [k for k in changed if not evidence.tried[k, index[k]]]
@@ -188,7 +188,7 @@ class ModelSearch:
 
     def gain(self, config: Config) -> tuple[float, float]:
         """log(baseline cost / cost of ``config``): posterior mean and standard deviation."""
-        index = self._columns.encode(self._columns.normalise(config))
+        index = self._columns.encode(self._columns.normalize(config))
         return self._evidence.belief().gain(index, self._columns.default)[:2]
 
     def answer(self) -> Answer:

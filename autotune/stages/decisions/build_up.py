@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from autotune.explain.importance import importance
 from autotune.explain.records import BuildUp, Explanation
-from autotune.job.configs import normalise
+from autotune.job.configs import normalize
 from autotune.results import Confirmation, Interval, KnobGain, Observation, Trial
 from autotune_spaces.base import Config, SearchSpace, Value
 
@@ -84,7 +84,7 @@ def by_gain(
     so_far: dict[str, Value] = {}
     while left:
         name = next(
-            (n for n in left if n in normalise({**so_far, n: config[n]}, defaults, space)), left[0]
+            (n for n in left if n in normalize({**so_far, n: config[n]}, defaults, space)), left[0]
         )
         left.remove(name)
         so_far[name] = config[name]

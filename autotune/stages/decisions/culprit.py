@@ -9,7 +9,7 @@ not be adopted either.
 
 from __future__ import annotations
 
-from autotune.job.configs import normalise
+from autotune.job.configs import normalize
 from autotune.results import LossVerdict, Observation
 from autotune.stages.context import RunContext
 from autotune.stages.converge import converge_alone
@@ -55,7 +55,7 @@ def _alone(
     context: RunContext, observation: Observation, name: str, value: Value, pairs: Pairs
 ) -> LossVerdict | None:
     """The verdict on one knob; None if it means nothing alone (prefetch_factor without workers)."""
-    config = normalise({name: value}, observation.defaults, context.spec.search_space)
+    config = normalize({name: value}, observation.defaults, context.spec.search_space)
     if not config:
         return None
     context.progress.note(f"looking for the knob that changes the loss: {name}={value} by itself")

@@ -34,7 +34,8 @@ from autotune_trials.protocol.messages import Record
 WHY_NOT = "not-interleaved"
 # multiple of the job's memory that must be free beside it: a candidate may need more than the job
 ROOM = 2.0
-WRITES, READS = "the job writes files", "the job reads or removes a file that it has written"
+WRITES = "the job writes files"
+READS = "one process of a pair read or removed a file that the other had written"
 
 
 def may_interleave(context: RunContext, *configs: Config) -> bool:
@@ -89,7 +90,7 @@ def unrecorded_files(run_dir: Path, workdir: Path) -> str:
     """Why not, by files that changed and cannot be recorded or restored; "": there are none."""
     it = summary(run_dir, workdir)
     names = (*it.left, *it.noticed, *it.unkept, *it.failed)
-    return f"{WRITES} that cannot be recorded ({_some(names)})" if names else ""
+    return f"{WRITES} whose changes cannot be tracked ({_some(names)})" if names else ""
 
 
 def files_written(run_dir: Path, workdir: Path, *, elsewhere: bool = False) -> str:

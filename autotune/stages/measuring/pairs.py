@@ -3,7 +3,7 @@
     pair 0: R C │ pair 1: C R │ pair 2: R C │ …        every letter a new process of the job; pair i runs with seed i
 
 The order alternates so that neither side profits from a machine that warms up or fills its caches.
-The two runs of a pair are neighbours in time, so that their speed can be compared, and have the
+The two runs of a pair are neighbors in time, so that their speed can be compared, and have the
 same seed, so that their losses can be compared. If two processes may be alive at once they train in
 slices (interleaving.py), otherwise one after the other. On a cluster several pairs are made at the
 same time, each on a machine of its own (lanes.py): a ratio always compares two runs on the same
@@ -153,7 +153,7 @@ class Pairs:
         mine = {side: getattr(self, side).get(seed) for side in order}
         known = {side: mine[side] or context.stored(self._key(side, seed)) for side in order}
         if any(record is None for record in known.values()):
-            known = mine  # half a pair of an earlier process has no neighbour in time
+            known = mine  # half a pair of an earlier process has no neighbor in time
         whole = (
             len({node_of(record) if record is not None else None for record in known.values()}) == 1
         )
@@ -177,7 +177,7 @@ class Pairs:
         """
         if not (self.timed and may_interleave(context, *self.configs.values())):
             return {}
-        label, config = self._shown("in slices")
+        label, config = self._shown(f"with run {2 * seed + 2}, in slices")
         context.progress.fixed_run(label, 2 * seed + 1, 2 * pairs, config)
         try:
             records = self._fresh.interleaved(
@@ -430,7 +430,7 @@ class Pairs:
 class SharedBaseline(Pairs):
     """Another candidate against the baseline runs that ``pairs`` has already made.
 
-    For the loss only, since the two sides are no longer neighbours in time.
+    For the loss only, since the two sides are no longer neighbors in time.
     """
 
     timed = False

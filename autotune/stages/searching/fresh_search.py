@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
-from autotune.job.configs import key_of, normalise
+from autotune.job.configs import key_of, normalize
 from autotune.results import KnobGain, Observation, Trial, TrialState
 from autotune.search.stopping import best_of
 from autotune.stages.budget import NO_TIME, NO_TRIALS, proof_begins_s
@@ -64,7 +64,7 @@ def search_fresh(
     not_tried = {why: [*names] for why, names in found.untried.items()}
     values = _for_fresh_runs(context, observation, found)
     for place, tried in enumerate(values):
-        config = normalise({**best, tried.knob: tried.value}, observation.defaults, space)
+        config = normalize({**best, tried.knob: tried.value}, observation.defaults, space)
         if config == best:
             continue
         trial = known.get(key_of(config))

@@ -16,7 +16,7 @@ from functools import partial
 
 from autotune.errors import BaselineError
 from autotune.history.use import Expected
-from autotune.job.configs import key_of, live_domains, normalise
+from autotune.job.configs import key_of, live_domains, normalize
 from autotune.results import Observation, Trial
 from autotune.search.focus import AT_CEILING, LOADER, LOADER_KINDS, SURE, at_ceiling
 from autotune.search.model import (
@@ -128,7 +128,7 @@ class ModelStudy:
         observation = self.observation
         model = ModelSearch(
             [self._search_knob(name) for name in self.names],
-            normalise=partial(normalise, defaults=observation.defaults, space=self.space),
+            normalize=partial(normalize, defaults=observation.defaults, space=self.space),
             bottleneck="loader"
             if self._loader_binds
             else "compute"
@@ -278,7 +278,7 @@ class ModelStudy:
         series = self._workers.next_series(self.best(), measured, self._configurations)
         if series is None:
             return None
-        valid = partial(normalise, defaults=self.observation.defaults, space=self.space)
+        valid = partial(normalize, defaults=self.observation.defaults, space=self.space)
         return replace(series, blocks=tuple(valid(config) for config in series.blocks))
 
     def _learn_workers(self, records: Sequence[BlockRecord]) -> None:

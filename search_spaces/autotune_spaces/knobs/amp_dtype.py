@@ -19,7 +19,7 @@ class AmpDtype(Knob):
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
     in_graph = True
-    # 16-bit attention uses another kernel there, and dropout vectorises differently
+    # 16-bit attention uses another kernel there, and dropout vectorizes differently
     redraws = ("cuda",)
     ordered = False
     example = "bfloat16"

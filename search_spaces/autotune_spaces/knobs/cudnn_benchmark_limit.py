@@ -19,7 +19,7 @@ class CudnnBenchmarkLimit(Knob):
     scope = Scope.PROCESS
     numerics = Numerics.ROUNDING
     start_up_cost = True
-    ordered = False  # 0 means "all", so neighbouring values do not behave alike
+    ordered = False  # 0 means "all", so neighboring values do not behave alike
     example = 0
     range = "10, 0 = all (CUDA)"
     card = Card(

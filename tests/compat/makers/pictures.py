@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 generator = np.random.default_rng(1)
-colours = {
+colors = {
     "red": (220, 30, 30),
     "green": (30, 200, 40),
     "blue": (30, 40, 220),
@@ -17,8 +17,8 @@ colours = {
 Path("pictures").mkdir(exist_ok=True)
 lines = ["filepath\ttitle"]
 for number in range(416):
-    name = list(colours)[number % 5]
-    pixels = np.clip(np.array(colours[name]) + generator.normal(0, 40, (40, 40, 3)), 0, 255).astype(
+    name = list(colors)[number % 5]
+    pixels = np.clip(np.array(colors[name]) + generator.normal(0, 40, (40, 40, 3)), 0, 255).astype(
         np.uint8
     )
     Image.fromarray(pixels).save(f"pictures/{number}.jpg")

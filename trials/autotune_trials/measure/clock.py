@@ -139,7 +139,7 @@ class StillClock(PhaseClock):
 class DeviceClock(PhaseClock):
     """Measures phases on the CUDA stream that backward runs on, with an event at each switch.
 
-    Events cost about 2 µs each and no synchronisation; they are read long after they have
+    Events cost about 2 µs each and no synchronization; they are read long after they have
     completed, the remaining ones in :meth:`finish`. A CPU wait while the device is busy rightly
     takes no time here. A copy on another stream (a prefetcher) counts where the compute stream
     waits for it.

@@ -115,7 +115,7 @@ def merge_windows(by_rank: Mapping[int, Window], jobs: Mapping[int, JobFacts]) -
         cpu_pressure=max(w.cpu_pressure for w in windows),
         # each rank sees the session processes of all ranks on its machine
         session_load=max(w.session_load for w in windows),
-        # ranks of a machine see the same load, and some count neighbouring ranks as foreign
+        # ranks of a machine see the same load, and some count neighboring ranks as foreign
         foreign_load=max(min(w.foreign_load for w in machine) for machine in machines),
         # the slowest device makes all wait
         throttled=next((w.throttled for w in windows if w.throttled), ""),

@@ -1,6 +1,6 @@
 """The mark in the environment of every process of a session, by which all of them can be found.
 
-A mark names its tuner, so processes left behind by a killed tuner can be recognised.
+A mark names its tuner, so processes left behind by a killed tuner can be recognized.
 """
 
 from __future__ import annotations

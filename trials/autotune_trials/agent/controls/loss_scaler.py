@@ -64,7 +64,7 @@ class LossScaler:
     The loss is scaled going into backward, and gradients are unscaled as soon as it returns, so
     that everything the job does with them (clipping, logging) sees true gradients. An overflow
     skips the optimizer's step: a fused kernel checks for itself; for any other optimizer the
-    gradients are removed for the duration of ``step``, which takes one synchronisation. Usual
+    gradients are removed for the duration of ``step``, which takes one synchronization. Usual
     scales are powers of two, so scaling itself is exact.
     """
 

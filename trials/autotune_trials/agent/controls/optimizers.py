@@ -143,7 +143,7 @@ class OptimizerControl:
         self._tell_grad_scaler(optimizer)
 
     def _tell_grad_scaler(self, optimizer: Any) -> None:
-        """GradScaler recognises fused optimizers by a flag, and leaves unscaling and skipping to their
+        """GradScaler recognizes fused optimizers by a flag, and leaves unscaling and skipping to their
         kernel: not while a gradient may still make us go back. SGD's leaves momenta unwritten if it
         skips the first step (torch 2.13): GradScaler skips it then.
         """

@@ -52,7 +52,7 @@ class EpochSeeds:
 
     def of(self, batch: int) -> int:
         """The seed of batch number ``batch``, below 2**63."""
-        # splitmix64: neighbouring batches share no bits
+        # splitmix64: neighboring batches share no bits
         value = (self._base + (batch + 1) * _MIX) % 2**64
         value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
         value = (value ^ (value >> 27)) * 0x94D049BB133111EB % 2**64

@@ -1,7 +1,7 @@
 """Which of the fetched batches an iteration trained on.
 
 Some loops fetch ahead. accelerate (and so the Trainer of transformers) holds one batch back, so
-that it recognises the last one of an epoch; the first iteration then fetches two batches, and the
+that it recognizes the last one of an epoch; the first iteration then fetches two batches, and the
 last one of an epoch none:
 
     fetched   b0 b1 │ b2 │ b3 │ … │ end │ b0' b1' │ …          ahead = 1: how many more the first iteration fetched than the second

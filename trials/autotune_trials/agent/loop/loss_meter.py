@@ -1,4 +1,4 @@
-"""The loss of each step, without synchronising each step on CUDA."""
+"""The loss of each step, without synchronizing each step on CUDA."""
 
 from __future__ import annotations
 

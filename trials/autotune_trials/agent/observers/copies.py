@@ -59,7 +59,7 @@ def shares(data: Any, result: Any) -> bool:
 
 
 class Moves:
-    """Remembers tensors made on the host, and recognises them when they are moved as they are: one
+    """Remembers tensors made on the host, and recognizes them when they are moved as they are: one
     that was filled there, as by a collate function, could not be made on the device.
     """
 

@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 
 from autotune.export.launching import knobs_of, needs_launch
 from autotune.export.tuned import TunedConfig, TunedKnob
-from autotune.job.command import fill, placeholders
+from autotune.job.command import placeholders
 from autotune.words import clean
 from autotune_spaces.base import Knob, Scope, Start, Value
-from autotune_spaces.shell_line import expanding, shell_line
+from autotune_spaces.shell_line import expanding, filled, shell_line
 from autotune_spaces.space import command_line
 
 PLACES = {"seed": "${SEED}", "trial_dir": "${TRIAL_DIR}"}
@@ -39,7 +39,7 @@ def words_of(tuned: TunedConfig) -> list[str]:
     if at is not None:
         for name in PLACES:
             words[at] = expanding(words[at], rf"(?<!\$)\{{{name}\}}", name.upper())
-    return fill(words, PLACES)
+    return [filled(word, PLACES) for word in words]
 
 
 def variables_of(tuned: TunedConfig) -> set[str]:
@@ -73,7 +73,7 @@ def set_up(tuned: TunedConfig) -> list[str]:
         lines.append(f"export {' '.join(sorted(places))}")
     lines += ask_for_secrets(tuned)
     lines += [
-        f"export {name}={quote(fill([value], PLACES)[0], places)}"
+        f"export {name}={quote(filled(value, PLACES), places)}"
         for name, value in tuned.env.items()
     ]
     return lines

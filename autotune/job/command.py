@@ -133,11 +133,6 @@ def placeholders(command: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(name for word in command for name in PLACEHOLDER.findall(word)))
 
 
-def fill(command: Sequence[str], values: Mapping[str, object]) -> list[str]:
-    """``command`` with every ``{name}`` of ``values`` filled in; other braces stay as they are."""
-    return [PLACEHOLDER.sub(lambda m: str(values.get(m[1], m[0])), word) for word in command]
-
-
 def is_torchrun(command: Sequence[str]) -> bool:
     """Whether the command starts torchrun, by its name or as a module."""
     return (

@@ -34,7 +34,8 @@ LAST_PORT = 65535
 WORKDIRS = ("ship", "shared")
 SEARCHES = ("model", "tpe", "random")
 TRACES = ("none", "finalists", "all")
-URI_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks")
+SERVICES = ("databricks", "databricks-uc", "uc")  # as autotune.tracking.stores has them
+URI_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "oracle", *SERVICES)
 
 
 def wrong(found: str, expected: str, nearest: str = "", remedy: str = "") -> PydanticCustomError:
@@ -223,7 +224,7 @@ def _uri(value: object) -> str | None:
     expected = "auto, none, sqlite:///FILE.db or the address of an MLflow server (http://HOST:PORT)"
     if not isinstance(value, str) or not value:
         raise wrong(f"uri is {shown(value)}", expected)
-    if value in ("auto", "databricks"):
+    if value in ("auto", *SERVICES):
         return value
     scheme = re.split(r"[:+]", value, maxsplit=1)[0]
     if "://" in value and scheme in URI_SCHEMES:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import AutotuneError, InputError
-from autotune.job.command import VARIABLE, fill, placeholders, sent_to, shell_operator, split
+from autotune.job.command import VARIABLE, placeholders, sent_to, shell_operator, split
 from autotune.job.load import load_job
 from autotune.job.schema import JobFile, json_schema
 from autotune.job.spec import Budget, Constraints, Convergence, JobSpec, SideEffects, Tracking
@@ -294,15 +294,6 @@ def test_whole_numbers_may_be_written_with_an_exponent(tmp_path: Path) -> None:
 def test_only_names_in_braces_are_placeholders() -> None:
     command = ("x", "{seed}", "a{seed}b{trial_dir}", '{"seed": 1}', "${seed}", "{}", "{1}")
     assert placeholders(command) == ["seed", "trial_dir"]
-    assert fill(command, {"seed": 3}) == [
-        "x",
-        "3",
-        "a3b{trial_dir}",
-        '{"seed": 1}',
-        "${seed}",
-        "{}",
-        "{1}",
-    ]
 
 
 @given(

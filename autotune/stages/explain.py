@@ -144,6 +144,12 @@ def describe(
     device, cores = observation.job.device, observation.machine.cores
     if trace is None:
         return replace(side, summary=summarize(record.window, device=device, cores=cores))
+    if device == "cuda" and not trace.on_device:
+        context.progress.warning(
+            f"the profile of the {name} shows no kernels, perhaps because CUPTI does not match the"
+            " driver: its operators are not explained"
+        )
+        return replace(side, summary=summarize(record.window, device=device, cores=cores))
     tf32 = uses_tf32(observation, config)
     training = trace.training()
     rows = judged(operators(training), {peak.name: peak.value for peak in peaks}, tf32)
@@ -219,7 +225,7 @@ def read(context: RunContext, name: str, trace: str) -> Trace | None:
 def uses_tf32(observation: Observation, config: Config) -> bool:
     own = observation.job.matmul_precision
     settings = {"matmul_precision": own, **observation.defaults, **config}
-    return settings["matmul_precision"] in ("high", "medium")
+    return settings["matmul_precision"] in ("high", "medium", "tf32")
 
 
 def better_peaks(

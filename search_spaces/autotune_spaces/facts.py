@@ -174,6 +174,7 @@ class JobFacts:
     # gradient tensors survive from step to step: zero_grad(set_to_none=False)
     keeps_gradients: bool = False
     keeps_outputs: bool = False  # outputs of a model outlive the next iteration
+    # "tf32" or "" if it sets fp32_precision, which replaces this switch
     matmul_precision: str = "highest"
     cudnn_benchmark: bool = False
     cudnn_benchmark_limit: int = 10

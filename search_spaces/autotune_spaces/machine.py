@@ -148,9 +148,16 @@ def _cuda(torch: Any, device: Any) -> dict[str, Any]:
         "device_memory_gib": properties.total_memory / GIB,
         "compute_capability": (properties.major, properties.minor),
         "cuda_version": torch.version.cuda or "",
-        "cudnn_version": torch.backends.cudnn.version() or 0,
+        "cudnn_version": _cudnn(torch),
         "nccl_version": _nccl(torch),
     }
+
+
+def _cudnn(torch: Any) -> int:
+    try:
+        return torch.backends.cudnn.version() or 0
+    except RuntimeError:  # it does not suit every GPU or this torch; the job may not need it
+        return 0
 
 
 def _nccl(torch: Any) -> tuple[int, ...]:

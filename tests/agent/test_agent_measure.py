@@ -7,6 +7,8 @@ import platform
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from autotune_trials.agent.core.settling import AFTER_DRAIN, LockstepSettling, S
 from autotune_trials.measure import clock as phases
 from autotune_trials.measure.clock import PhaseClock
 from autotune_trials.measure.machine_load import Snapshot, between, snapshot
+from autotune_trials.measure.memory import forget_peak, peak_gib
 from autotune_trials.protocol.messages import Block
 
 
@@ -373,3 +376,18 @@ assert not is_mapped(libc.malloc(1 << 20)), "as after any large block that was f
 def test_the_probes_leave_the_jobs_heap_as_it_was() -> None:
     done = subprocess.run([sys.executable, "-c", LEAVES_THE_HEAP], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_memory_under_an_allocator_that_keeps_no_count_is_what_the_device_has_in_use() -> None:
+    def no_count(device: Any) -> int:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
+
+    cuda = SimpleNamespace(
+        empty_cache=lambda: None,
+        reset_peak_memory_stats=no_count,
+        max_memory_reserved=no_count,
+        mem_get_info=lambda device: (6 * 2**30, 8 * 2**30),
+    )
+    torch: Any = SimpleNamespace(cuda=cuda)
+    forget_peak(torch, "cuda:0")
+    assert peak_gib(torch, "cuda:0") == 2.0

@@ -403,6 +403,37 @@ def test_a_compiler_that_fails_at_a_later_shape_ends_the_knob_and_not_the_job(
     )
 
 
+def test_a_failing_compiler_leaves_other_models_in_their_cuda_graphs(
+    launch: Launch, monkeypatch: Any, capsys: Any
+) -> None:
+    """A CPU has no graphs: a gradient's new address shows that it was copied out of them."""
+    compiled_by(monkeypatch, lambda graph: graph.forward)
+    agent = launch(compile_mode="reduce-overhead")
+    first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+    optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+
+    def no_kernel(_: Any) -> Any:
+        raise RuntimeError("no kernel for this shape")
+
+    resets = []
+    monkeypatch.setattr(torch._dynamo, "reset", lambda: resets.append(1))
+    with torch._dynamo.config.patch(automatic_dynamic_shapes=False):
+        for _ in range(3):
+            (first(torch.randn(4, 8)).sum() + second(torch.randn(4, 8)).sum()).backward()
+            optimizer.step()
+        loss = first(torch.randn(4, 8)).sum()
+        held = [(p.grad, p.grad.data_ptr()) for p in first.parameters()]
+        compiled_by(monkeypatch, no_kernel)
+        out = second(torch.randn(3, 8))
+        assert all(
+            p.grad is g and g.data_ptr() != at for p, (g, at) in zip(first.parameters(), held)
+        )
+        assert not resets, "the first's backward is still to come"
+        (loss + out.sum()).backward()
+    assert [entry.uses_graphs for entry in agent.live.entries] == [True, False]
+    assert "no kernel for this shape" in capsys.readouterr().err
+
+
 def test_what_the_job_raises_in_a_compiled_model_is_what_it_gets(
     launch: Launch, monkeypatch: Any, capsys: Any
 ) -> None:

@@ -170,3 +170,21 @@ def test_the_timeline_shows_the_phases_of_three_iterations(profiled: Profiled) -
     )
     # there is no device
     assert profiled.side.idle_share is None and profiled.side.kernels_per_step == 0
+
+
+def test_without_kernels_the_operators_of_a_job_on_a_gpu_are_not_explained(
+    profiled: Profiled,
+) -> None:
+    """CUPTI may not match the driver: then only times of the host are in the trace."""
+    warnings: list[str] = []
+    context: Any = SimpleNamespace(
+        run_dir=profiled.run_dir, progress=SimpleNamespace(warning=warnings.append)
+    )
+    observation: Any = SimpleNamespace(
+        job=SimpleNamespace(device="cuda", matmul_precision="highest"),
+        machine=SimpleNamespace(cores=2),
+        defaults={},
+    )
+    side = describe(context, observation, "baseline", {}, profiled.record, profiled.peaks)
+    assert side.trace and side.summary is not None and not side.operators
+    assert "shows no kernels" in warnings[0]

@@ -303,6 +303,14 @@ def test_amp_on_cuda() -> None:
     assert values("amp_dtype", CUDA, job(CUDA_JOB, early_gradients=True)) == ("off", "bfloat16")
 
 
+def test_bfloat16_is_not_tried_where_dataparallels_threads_would_compute_in_float16() -> None:
+    parallel = job(CUDA_JOB, models=(dataclasses.replace(MLP, name="DataParallel"),))
+    assert values("amp_dtype", CUDA, parallel) == ("off", "bfloat16", "float16")
+    two = machine(CUDA, device_count=2)
+    assert values("amp_dtype", two, parallel) == ("off", "float16")
+    assert values("amp_dtype", two, CUDA_JOB) == ("off", "bfloat16", "float16")
+
+
 def test_torch_has_two_matmul_precisions_on_a_gpu_and_three_words_for_them() -> None:
     import torch
 

@@ -53,6 +53,18 @@ def test_the_gpu_is_the_one_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.device_index == 1
 
 
+def test_a_cudnn_that_does_not_suit_every_gpu_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch raises where it is asked for the version, e.g. beside a GPU older than Turing."""
+
+    def unsuitable() -> int:
+        raise RuntimeError("cuDNN version is not compatible with devices with SM < 7.5")
+
+    card = SimpleNamespace(name="large", total_memory=2**30, major=9, minor=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: card)
+    monkeypatch.setattr(torch.backends.cudnn, "version", unsuitable)
+    assert probe(torch.device("cuda", 0)).cudnn_version == 0
+
+
 def test_affinity_counts() -> None:
     core = min(os.sched_getaffinity(0))
     code = (

@@ -8,16 +8,31 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from autotune.explain.peaks import beside_vendor
 from autotune.explain.records import Operator, Side
-from autotune.stages.explain import better_peaks
+from autotune.stages.explain import better_peaks, uses_tf32
+from autotune_trials.agent.facts.job_facts import _matmul_precision
 
 OBSERVATION: Any = SimpleNamespace(
     job=SimpleNamespace(device="cpu", matmul_precision="highest"),
     machine=SimpleNamespace(device_name="cpu"),
     defaults={},
 )
+
+
+def test_tf32_is_seen_whichever_switch_the_job_uses() -> None:
+    own = torch.backends.cuda.matmul.fp32_precision
+    assert _matmul_precision(torch) == "highest" and not uses_tf32(OBSERVATION, {})
+    try:
+        torch.backends.cuda.matmul.fp32_precision = "tf32"
+        found = _matmul_precision(torch)
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = own
+    assert found == "tf32"
+    job = SimpleNamespace(matmul_precision=found)
+    assert uses_tf32(SimpleNamespace(job=job, defaults={}), {})  # type: ignore[arg-type]
 
 
 def side(flops_per_s: float) -> Side:

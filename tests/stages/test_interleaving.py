@@ -122,7 +122,10 @@ def test_a_job_without_a_loader_has_no_processes_of_its_own_beside_another(
     ("written", "why"),
     [
         (Written(removed=("checkpoint.pt",), restored=("log.txt",)), ""),
-        (Written(noticed=("table.db",)), "the job writes files whose changes cannot be tracked (table.db)"),
+        (
+            Written(noticed=("table.db",)),
+            "the job writes files whose changes cannot be tracked (table.db)",
+        ),
         (Written(unkept={"a": "too large", "b": "same"}), "cannot be tracked (a, "),
     ],
 )

@@ -94,6 +94,8 @@ class AmpDtype(Knob):
                     " gradients, but with float16 all ranks must skip the same steps"
                 )
         if value == "bfloat16":
+            if machine.device_count > 1 and any(m.name == "DataParallel" for m in job.models):
+                return "nn.DataParallel's threads take CUDA's own dtype for autocast, float16"
             if job.device == "cpu" and not machine.cpu_flags.intersection(CPU_FLAGS):
                 return f"this CPU has no bfloat16 instructions ({' or '.join(CPU_FLAGS)})"
             if job.device == "cuda" and machine.compute_capability < BFLOAT16_CAPABILITY:

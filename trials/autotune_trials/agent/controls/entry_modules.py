@@ -157,6 +157,10 @@ class Entry:
         return self._mode is not None
 
     @property
+    def uses_graphs(self) -> bool:
+        return self._mode in CUDA_GRAPHS
+
+    @property
     def changed(self) -> bool:
         """Whether a knob changes how it computes."""
         return self._mode is not None or self._channels_last
@@ -219,12 +223,15 @@ class Entry:
         try:
             result = self._call().compiled(*args, **kwargs)
         except Exception as error:
-            proven = self._worked >= (RECORDED if self._mode in CUDA_GRAPHS else 1)
+            proven = self._worked >= (RECORDED if self.uses_graphs else 1)
             if is_out_of_memory(error) or (proven and not _is_compilers(error)):
                 raise
-            self.take_out_of_graphs()
-            sys.modules["torch._dynamo"].reset()  # frees the memory of graphs
+            for entry in self._live.entries:
+                entry.take_out_of_graphs()
             mode, self._mode, self._call().compiled = self._mode, None, None
+            # Frees the memory of graphs; not while another entry's backward may still need them.
+            if not any(entry.uses_graphs for entry in self._live.entries):
+                sys.modules["torch._dynamo"].reset()
             self._free_blocks()
             self._keep_random_stream(False)
             self._live.loop.fail_knob(
@@ -232,7 +239,7 @@ class Entry:
             )
             return self.module._call_impl(*args, **kwargs)
         self._worked += 1
-        if self._mode in CUDA_GRAPHS:
+        if self.uses_graphs:
             self._note_outputs(result)
         return result
 
@@ -344,16 +351,15 @@ class Entry:
         freed; the job may still read both, or accumulate into the former. Views it made of an
         output are not found.
         """
-        if self._mode not in CUDA_GRAPHS:
+        if not self.uses_graphs:
             return
-        for parameter in self.module.parameters():
-            if parameter.grad is not None:
-                parameter.grad.data = parameter.grad.data.clone()
-        for output in (reference() for reference in self._outputs):
-            if output is not None:
+        gradients = (parameter.grad for parameter in self.module.parameters())
+        outputs = (reference() for reference in self._outputs)
+        for tensor in (*gradients, *outputs):
+            if tensor is not None:
                 # torch refuses to read one that a later replay has overwritten
                 with suppress(RuntimeError):
-                    output.data = output.data.clone()
+                    tensor.data = tensor.data.clone()
         self._outputs.clear()
 
     def compiled_graphs(self) -> int:

@@ -4,7 +4,6 @@ the settings in force.
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 from collections import Counter
@@ -363,10 +362,10 @@ def _own_channels_last(live: LiveJobControl) -> dict[str, str]:
 
 
 def _matmul_precision(torch: Any) -> str:
-    # raises if the job has used the newer fp32_precision settings
-    with contextlib.suppress(RuntimeError):
+    try:
         return str(torch.get_float32_matmul_precision())
-    return ""
+    except RuntimeError:  # the job has used the newer settings, fp32_precision
+        return "tf32" if torch.backends.cuda.matmul.fp32_precision == "tf32" else ""
 
 
 def _benchmark_limit(torch: Any) -> int:

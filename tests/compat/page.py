@@ -9,6 +9,7 @@ import json
 import platform
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -38,7 +39,7 @@ CAUSES = (
     (
         "gradients taken by `torch.autograd.grad(loss, parameters)` alone, without `backward()`",
         (
-            "the knobs of the loader are withdrawn: the job reads its training data without a"
+            "the knobs of the loader do not apply: the job reads its training data without a"
             " torch DataLoader. With an optimizer of torch.optim, the loss is not a single number"
             " at each step; without one, neither backward() nor an optimizer was called"
         ),
@@ -52,7 +53,7 @@ CAUSES = (
             "a loss that compares the samples of a batch (contrastive, distances, correlation over"
             " the batch)"
         ),
-        "`batch_size` is withdrawn: a different batch size would change the loss itself",
+        "`batch_size` does not apply: a different batch size would change the loss itself",
         (
             "none is needed; comparisons written with broadcasting are not seen: leave `batch_size`"
             " out of the search space there"
@@ -65,7 +66,7 @@ CAUSES = (
     ),
     (
         "the job's own batch sampler, or `batch_size=None`",
-        "`batch_size` is withdrawn",
+        "`batch_size` does not apply",
         "if the program has a flag for it, make that a `via:` knob",
     ),
     (
@@ -74,14 +75,14 @@ CAUSES = (
             " where several processes train)"
         ),
         (
-            "`batch_size` is withdrawn, with the sampler's name; in one process accelerate leaves"
+            "`batch_size` does not apply, with the sampler's name; in one process accelerate leaves"
             " the job's own in place, and it applies"
         ),
         "the program's own flag for its batch, as a `via:` knob",
     ),
     (
         "batches that Opacus draws by Poisson sampling",
-        "`batch_size` is withdrawn: the batch size varies, and a larger one guarantees less privacy",
+        "`batch_size` does not apply: the batch size varies, and a larger one guarantees less privacy",
         "none is needed",
     ),
     (
@@ -96,7 +97,7 @@ CAUSES = (
         "several training loaders iterated together (`zip(labelled, unlabelled)`) or in turn",
         (
             "loader knobs set the loader used last before backward, and its samples are those of"
-            " the step (in turn: each loader's own); `batch_size` is withdrawn; no ceiling is"
+            " the step (in turn: each loader's own); `batch_size` does not apply; no ceiling is"
             " measured for loaders iterated together"
         ),
         (
@@ -118,7 +119,7 @@ CAUSES = (
     (
         "a DataLoader class that makes its iterators itself (litdata's StreamingDataLoader)",
         (
-            "the knobs of the loader are withdrawn, with the class's name; steps count as"
+            "the knobs of the loader do not apply, with the class's name; steps count as"
             " iterations, without samples"
         ),
         "the program's own flags for its loader, as `via:` knobs with `numerics: exact`",
@@ -126,7 +127,7 @@ CAUSES = (
     (
         "`itertools.cycle(loader)`, which keeps all batches of the first epoch and repeats them",
         (
-            "the knobs of the loader and `batch_size` are withdrawn; steps count as iterations,"
+            "the knobs of the loader and `batch_size` do not apply; steps count as iterations,"
             " without samples"
         ),
         (
@@ -136,12 +137,12 @@ CAUSES = (
     ),
     (
         "an IterableDataset that makes its batches itself, in a job without workers",
-        "`num_workers` is withdrawn: it cannot be checked what each worker would read",
+        "`num_workers` does not apply: it cannot be checked what each worker would read",
         "set `num_workers=1` in the job, if the dataset splits its data between workers correctly",
     ),
     (
         "the job's own autocast, GradScaler or torch.compile",
-        "the knob for it is withdrawn, with what was seen",
+        "the knob for it does not apply, with what was seen",
         "take it out of the job to have it tuned",
     ),
 )
@@ -189,22 +190,36 @@ def torch_version(rows: Mapping[str, Mapping[str, Any]]) -> str:
 def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     lines = [
         (
-            "| program | version | what was hooked | knobs that apply | withdrawn, and why |"
+            "| program | version | what was hooked | knobs that apply | not applicable, and why |"
             " speed-up found |"
         ),
         "|---|---|---|---|---|---|",
     ]
+    common = common_reasons(rows)
+    if common:
+        said = "; ".join(f"`{name}`: {why}" for name, why in common)
+        lines = [f"Not applicable to most of them, and not repeated below: {said}.", "", *lines]
     for name, row in rows.items():
         cells = [
             program(name, row),
             row.get("seen", {}).get("version", ""),
             seen(row),
             applies(row),
-            withdrawn(row),
+            not_applicable(row, common),
             found(row),
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def common_reasons(rows: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """(knob, why it does not apply) of more than half of the programs."""
+    seen = Counter(
+        reason
+        for row in rows.values()
+        for reason in row.get("knobs", {}).get("withdrawn", {}).items()
+    )
+    return [reason for reason, times in seen.items() if times > max(len(rows) / 2, 1)]
 
 
 def causes() -> str:
@@ -229,7 +244,7 @@ def seen(row: Mapping[str, Any]) -> str:
     parts = [
         f"loader: {hooked['loader'] or 'none'}",
         f"models: {', '.join(hooked['models']) or 'none'}",
-        f"optimizer: {', '.join(hooked['optimizers'])}",
+        f"optimizer: {', '.join(hooked['optimizers']) or 'none'}",
         f"{hooked['samples']:g} samples and {hooked['backwards']:g} backward a step",
     ]
     if steps:
@@ -240,16 +255,16 @@ def seen(row: Mapping[str, Any]) -> str:
 def applies(row: Mapping[str, Any]) -> str:
     knobs = row.get("knobs", {})
     switched: Sequence[str] = list(knobs.get("switched", {}))
-    rest = [name for name in knobs.get("applies", ()) if name not in switched]
-    return ", ".join(
-        [f"`{name}`" for name in switched] + [f"`{name}` (not switched here)" for name in rest]
-    )
+    rest = [f"`{name}`" for name in knobs.get("applies", ()) if name not in switched]
+    said = ", ".join(f"`{name}`" for name in switched)
+    return f"{said}; not switched here: {', '.join(rest)}" if rest else said
 
 
-def withdrawn(row: Mapping[str, Any]) -> str:
+def not_applicable(row: Mapping[str, Any], common: Sequence[tuple[str, str]]) -> str:
     reasons: dict[str, list[str]] = {}
     for name, why in row.get("knobs", {}).get("withdrawn", {}).items():
-        reasons.setdefault(why, []).append(f"`{name}`")
+        if (name, why) not in common:
+            reasons.setdefault(why, []).append(f"`{name}`")
     return "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
 
 

@@ -58,13 +58,23 @@ def test_a_row_says_what_was_seen_and_why_knobs_are_out(tmp_path: Path) -> None:
         "Words, train.py:9",
         "52 steps with the same losses",
         "`num_workers`",
-        "`compile_mode` (not switched here)",
+        "not switched here: `compile_mode`",
     ):
         assert words in row
     assert (
         "`pin_memory`, `non_blocking`: only for CUDA" in row and "compares samples \\| pairs" in row
     )
     assert "1.25x (1.20–1.30), num_workers 1; loss unchanged" in row
+
+
+def test_a_reason_of_most_programs_is_told_once(tmp_path: Path) -> None:
+    for program in ("a", "b", "c"):
+        leave(tmp_path, program, "knobs", **KNOBS)
+    rare = {**KNOBS, "withdrawn": {"batch_size": "the job sets it"}}
+    leave(tmp_path, "d", "knobs", **rare)
+    page_made = made(tmp_path)
+    assert page_made.count("only for CUDA") == 2  # of two knobs, above the table
+    assert page_made.count("the job sets it") == 1
 
 
 def test_the_page_has_every_cause_as_it_is_told_here() -> None:

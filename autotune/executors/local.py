@@ -186,8 +186,7 @@ class LocalExecutor(Executor):
             Side(executor._fixed_session(request, slice_steps=FIRST_SLICE), request)
             for executor, request in ((self, first), (other, second))
         ]
-        if other is self:
-            sides[1].session.share_ledger(sides[0].session)
+        sides[1].session.share_ledger(sides[0].session)
         try:
             for side in sides:
                 side.start()

@@ -73,8 +73,7 @@ def set_up(tuned: TunedConfig) -> list[str]:
         lines.append(f"export {' '.join(sorted(places))}")
     lines += ask_for_secrets(tuned)
     lines += [
-        f"export {name}={quote(filled(value, PLACES), places)}"
-        for name, value in tuned.env.items()
+        f"export {name}={quote(filled(value, PLACES), places)}" for name, value in tuned.env.items()
     ]
     return lines
 

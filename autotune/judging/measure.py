@@ -22,7 +22,7 @@ from autotune.stages.context import ANNOUNCED, OVER, RunContext
 from autotune.stages.converge import Asked, check_loss
 from autotune.stages.explain import case, describe, measured_peaks, profile, profiled
 from autotune.stages.measuring.fresh import pair_s, rounds
-from autotune.stages.measuring.interleaving import WHY_NOT, files_written, keep_decision, why_not
+from autotune.stages.measuring.interleaving import WHY_NOT, keep_decision, unrecorded_files, why_not
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.observe import explain_failure
 from autotune.stages.profile import observed
@@ -233,13 +233,8 @@ def _decide_interleaving(
 
 
 def _written(contexts: Mapping[str, RunContext]) -> str:
-    """:func:`.interleaving.files_written` of both sides, each in a working directory of its own if
-    they are two commits."""
-    apart = len({it.spec.workdir for it in contexts.values()}) == len(contexts)
-    found = (
-        files_written(it.run_dir / name, it.spec.workdir, elsewhere=apart)
-        for name, it in contexts.items()
-    )
+    """:func:`.interleaving.unrecorded_files` of both sides."""
+    found = (unrecorded_files(it.run_dir / n, it.spec.workdir) for n, it in contexts.items())
     return next(filter(None, found), "")
 
 

@@ -132,13 +132,13 @@ def test_where_two_at_once_fail_a_and_b_run_one_after_the_other(play: Any) -> No
     assert (a.made, b.made) == (1, 0)
 
 
-def test_a_pair_that_begins_to_write_files_is_made_again_in_turns(
+def test_a_pair_that_changes_files_that_cannot_be_tracked_is_made_again(
     play: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     a, b = Both(ROOMY), Both(SLOW)
 
     def summary(run_dir: Path, _: Path) -> Written:
-        return Written(restored=("/shared/best.pt",) if a.made and run_dir.name == "B" else ())
+        return Written(noticed=("/shared/table.db",) if a.made and run_dir.name == "B" else ())
 
     monkeypatch.setattr(interleaving, "summary", summary)
     found = play(a, b)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class Slow(Dataset):
 
     def __getitem__(self, index):
         log("item")
+        ITEM
         time.sleep(0.002)
         return torch.randn(8)
 
@@ -61,9 +63,11 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Local
         epochs: int = 1,
         workers: int = 0,
         fault: str = "pass",
+        item: str = "pass",
         put_back: bool = False,
     ):
         values = {"EPOCHS": epochs, "EPOCH": epoch, "WORKERS": workers, "FAULT": fault}
+        values["ITEM"] = item
         source = JOB
         for name, value in values.items():
             source = source.replace(name, str(value))
@@ -154,6 +158,51 @@ def test_what_both_write_is_undone_and_reading_it_back_is_noticed(
     for record in (first, second):
         assert record.notes.get(CROSSED) == (last if reads else None)
         assert len(record.losses) == 120
+
+
+BEST = """
+            if step == 50:
+                torch.save(model.state_dict(), BEST)
+"""
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_two_executors_write_in_one_place_is_undone(apart: bool, make, tmp_path: Path) -> None:
+    """As in a judgement; ``apart``: from working directories of their own."""
+    best = tmp_path / "best.pt"
+    best.write_text("mine")
+    executor = make(fault=BEST.replace("BEST", repr(str(best))).strip(), put_back=True)
+    workdir = tmp_path / "b" if apart else tmp_path
+    workdir.mkdir(exist_ok=True)
+    (workdir / "job.py").write_text((tmp_path / "job.py").read_text())
+    beside = LocalExecutor(replace(executor.spec, workdir=workdir), tmp_path / "beside")
+    before = sorted(tmp_path.rglob("*"))
+    try:
+        for order in ((executor, beside), (beside, executor)):
+            first, second = order[0].run_interleaved(run(), run(), order[1])
+            assert len(first.losses) == len(second.losses) == 120
+            assert best.read_text() == "mine"
+    finally:
+        beside.close()
+    left = {path for path in tmp_path.rglob("*") if path not in before}
+    assert not [p for p in left if not {"run", "beside", "__pycache__"} & {*p.parts}]
+
+
+def test_a_worker_is_not_stopped_while_it_holds_the_ledger(make, tmp_path: Path) -> None:
+    files = "for n in range(10): open(f'{index}-{n}-{os.getpid()}.txt', 'w').close()"
+    executor = make(workers=2, item=files, put_back=True)
+    first, second = executor.run_interleaved(run(), run())
+    assert len(first.losses) == len(second.losses) == 120
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["job.py", "run"]
+
+
+def test_without_symbolic_links_only_the_pair_fails(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, target: Path) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    with pytest.raises(SessionFailed, match="cannot be linked"):
+        make(put_back=True).run_interleaved(run(), run())
 
 
 def test_where_the_first_cannot_start_nothing_is_left_of_the_second(make, tmp_path: Path) -> None:

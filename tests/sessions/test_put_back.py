@@ -842,6 +842,110 @@ def test_only_what_the_other_wrote_last_is_crossed(pair, home, tmp_path, crosses
     assert put_back(str(tmp_path / "session" / "sessions" / "first"))["crossed"] == [ckpt]
 
 
+APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+
+
+def crossed_by(tmp_path: Path) -> list[str]:
+    put_back(str(tmp_path / "session" / "sessions" / "second"))
+    return put_back(str(tmp_path / "session" / "sessions" / "first"))["crossed"]
+
+
+def test_a_file_that_both_append_to_is_crossed_once_it_is_read(pair, home, tmp_path):
+    one, other = pair
+    for name in ("history", "log"):
+        for ledger in pair:
+            ledger.opens(str(home / name), APPEND)
+            (home / name).touch()
+    other.reads(home / "history")  # by the one that appended last
+    assert crossed_by(tmp_path) == [str(home / "history")]
+
+
+def test_a_file_that_is_there_already_is_still_the_others(pair, home, tmp_path):
+    one, other = pair
+    write(one, home / "ckpt")
+    other.opens(str(home / "ckpt"), os.O_WRONLY | os.O_CREAT | os.O_EXCL)  # this call fails
+    other.reads(home / "ckpt")
+    assert crossed_by(tmp_path) == [str(home / "ckpt")]
+
+
+def test_under_another_name_it_is_still_the_others(pair, home, tmp_path):
+    one, other = pair
+    for path in (home / "linked", home / "epoch-1", home / "out" / "last"):
+        if not path.parent.exists():
+            one.makes(str(path.parent), folder=True)
+            path.parent.mkdir()
+        write(one, path)
+    other.links(str(home / "linked"), str(home / "best"))
+    one.makes(str(home / "latest"))
+    (home / "latest").symlink_to("epoch-1")
+    other.reads(home / "latest")
+    other.renames(str(home / "out"), str(home / "out.1"))
+    found = crossed_by(tmp_path)
+    assert found == [str(home / name) for name in ("epoch-1", "linked", "out/last")]
+
+
+def test_a_checkpoint_moved_into_place_outside_the_jobs_directory_is_the_others(
+    pair, home, tmp_path
+):
+    folder = str(tmp_path / "scratch")
+    os.mkdir(folder)
+    for ledger in pair:
+        ledger.scope = ledger.scope._replace(workdir=str(home / "folder"), temporary=(folder,))
+    one, other = pair
+    one.opens(f"{folder}/new", ANEW, checkpoint=True)
+    Path(folder, "new").write_text("theirs")
+    one.renames(f"{folder}/new", f"{folder}/ckpt")
+    os.rename(f"{folder}/new", f"{folder}/ckpt")
+    other.reads(f"{folder}/ckpt")
+    assert crossed_by(tmp_path) == [f"{folder}/ckpt"]
+
+
+@pytest.mark.parametrize("how", ["removes", "renames"])
+def test_a_file_of_the_users_that_one_takes_away_is_missed_by_the_other(pair, home, tmp_path, how):
+    before, one = state(home), pair[0]
+    if how == "removes":
+        one.removes(str(home / "mine.txt"))
+        (home / "mine.txt").unlink()
+    else:
+        one.renames(str(home / "mine.txt"), str(home / "mine.txt.1"))
+        (home / "mine.txt").rename(home / "mine.txt.1")
+    assert crossed_by(tmp_path) == [str(home / "mine.txt")] and state(home) == before
+
+
+def test_one_of_two_sessions_may_not_change_what_it_cannot_keep(pair, home, tmp_path):
+    (tmp_path / "session" / "sessions" / "first" / "written" / "log").symlink_to("/dev/full")
+    mine = str(home / "mine.txt")
+    for change in (
+        lambda: pair[0].opens(mine, ANEW),
+        lambda: pair[1].removes(mine),
+        lambda: pair[1].renames(str(home / "folder" / "other"), mine),
+    ):
+        with pytest.raises(CannotKeep):
+            change()
+
+
+def test_while_one_of_two_sessions_runs_on_the_other_has_not_ended(pair, home, tmp_path):
+    """After a power cut: the first was stopped when the second changed the file."""
+    before = state(home)
+    write(pair[1], home / "mine.txt")
+    for path in (tmp_path / "session" / "sessions" / "first").rglob("*"):
+        if path.is_file():
+            os.utime(path, (time.time() - 1000,) * 2)
+    (tmp_path / "session" / "sessions" / "second" / "stdout.log").touch()
+    for session in leftovers(str(tmp_path / "session")):
+        assert not put_back(session, late=True)["failed"]
+    assert state(home) == before
+
+
+def test_the_scope_of_two_sessions_covers_both_working_directories():
+    one = PathScope("/a", ("/run/A",), ("/a/cache", "/cache"), ("/tmp",), ("data",))
+    both = one.joined(PathScope("/tmp/b", ("/run/B",), ("/cache",), ("/tmp",), ("*.npy",)))
+    assert PathScope.load(both.dump()) == both
+    assert both.holds("/a/x") and both.holds("/tmp/b/x") and not both.holds("/tmp/c/x")
+    assert both.kept("/a/data/x") and both.kept("/tmp/b/data/x") and both.kept("/tmp/b/x.npy")
+    assert not both.holds("/run/B/x") and not both.holds("/cache/x")
+
+
 def test_where_a_file_can_have_no_second_name(ledger, home, monkeypatch):
     """On a file system without links, or between two mounts of one disk in a container, it is
     copied.

@@ -145,4 +145,4 @@ def test_a_pair_of_which_one_read_the_others_file_is_made_again(tmp_path: Path, 
     result = run(tmp_path, machine, small(tmp_path), shown="auto")
     assert result.verdict == "tuned" and machine.made == 3
     assert result.confirmation is not None and not result.confirmation.interleaved
-    assert "read or removed a file that the other had written (last.pt)" in capfd.readouterr().out
+    assert "the two processes of a pair share a file (last.pt)" in capfd.readouterr().out

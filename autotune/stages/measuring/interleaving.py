@@ -4,7 +4,8 @@ The slices are made by executors/interleave.py. Decided once per run, when the f
 Allowed only where it cannot change what is measured: for one process that trains on the CPU, with
 enough memory for both. DataLoader workers are stopped with the process they belong to, but what
 they wait for (network storage, a server) goes on: with workers that mostly wait, runs follow each
-other.
+other. So they do if reading waits at all: both processes read the same data, the second one from
+the system's cache.
 
 Files are recorded for both processes together. If one of them reads or removes what the other has
 written, it was not as if alone: the pair is made again, and runs follow each other from then on. So
@@ -15,7 +16,7 @@ is no verdict.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from autotune.executors.base import SessionFailed
@@ -32,10 +33,11 @@ from autotune_trials.protocol.messages import Record
 
 # journal key: why runs of a pair follow each other; "": they are interleaved
 WHY_NOT = "not-interleaved"
+WAITING = 0.02  # share of an iteration
 # multiple of the job's memory that must be free beside it: a candidate may need more than the job
 ROOM = 2.0
-WRITES = "the job writes files"
-READS = "one process of a pair read or removed a file that the other had written"
+WRITES = "the job writes files whose changes cannot be tracked"
+READS = "the two processes of a pair share a file"
 
 
 def may_interleave(context: RunContext, *configs: Config) -> bool:
@@ -90,24 +92,8 @@ def unrecorded_files(run_dir: Path, workdir: Path) -> str:
     """Why not, by files that changed and cannot be recorded or restored; "": there are none."""
     it = summary(run_dir, workdir)
     names = (*it.left, *it.noticed, *it.unkept, *it.failed)
-    return f"{WRITES} whose changes cannot be tracked ({_some(names)})" if names else ""
-
-
-def files_written(run_dir: Path, workdir: Path, *, elsewhere: bool = False) -> str:
-    """Why not, by the files that the runs so far have written; "": they have written none.
-
-    ``elsewhere``: only those outside ``workdir`` count.
-    """
-    it = summary(run_dir, workdir)
-    names = (*it.restored, *it.removed, *it.prepared, *it.left)
-    names += (*it.noticed, *it.unkept, *it.failed)
-    if elsewhere:
-        names = tuple(name for name in names if os.path.isabs(name))
-    return f"{WRITES} ({_some(names)})" if names else ""
-
-
-def _some(names: Sequence[str]) -> str:
-    return f"{names[0]}{', …' if len(names) > 1 else ''}"
+    some = f"{names[0]}{', …' if len(names) > 1 else ''}" if names else ""
+    return f"{WRITES} ({some})" if names else ""
 
 
 def workers_wait(job: JobFacts) -> bool:
@@ -120,7 +106,7 @@ def why_not(context: RunContext, observation: Observation, peak_gib: float, writ
 
     Args:
         peak_gib: memory that a run takes.
-        written: see :func:`files_written` and :func:`unrecorded_files`.
+        written: see :func:`unrecorded_files`.
     """
     job, machine = observation.job, observation.machine
     if not context.executor.interleaves:
@@ -135,6 +121,9 @@ def why_not(context: RunContext, observation: Observation, peak_gib: float, writ
         return "the job has processes of its own, and it is unknown what they do"
     if job.loader is not None and job.loader.num_workers and workers_wait(job):
         return "the job has DataLoader workers, and they wait more than they compute"
+    waits_s = 0.0 if job.reader is None else job.reader.fetch_s - job.reader.cpu_s
+    if waits_s > WAITING * observation.anatomy.batch_cost_s:
+        return "reading waits for storage, which has the data at hand for the second process"
     needed_gib = ROOM * peak_gib
     if machine.available_gib < needed_gib:
         free = f"{machine.available_gib:.1f} GiB are free"

@@ -33,9 +33,9 @@ def save(session: str, outcome: Outcome) -> None:
     publish(SessionPaths(Path(session)).outcome, json.dumps(outcome, indent=1))
 
 
-def not_yet(session: str, running: Iterable[int]) -> Outcome | None:
+def not_yet(session: str, running: Iterable[int], late: bool) -> Outcome | None:
     """The outcome to report while processes that use the session's ledger still run; None if none
-    does.
+    does. ``late``: whoever shared the ledger has ended, too.
 
     The processes are recorded in the ledger, so that a later call also checks for them.
     """
@@ -50,7 +50,7 @@ def not_yet(session: str, running: Iterable[int]) -> Outcome | None:
         noted.write_text("\n".join(alive), "utf-8")
         pids = ", ".join(line.split()[0] for line in alive)
         who = f"processes of this trial could not be killed and may still write ({pids})"
-    elif _is_shared(written):
+    elif not late and _is_shared(written):
         who = "the other trial of its pair may still write"
     else:
         return None
@@ -62,10 +62,16 @@ def not_yet(session: str, running: Iterable[int]) -> Outcome | None:
 
 def _is_shared(written: Path) -> bool:
     """Whether another session, which has not ended, still uses this ledger."""
+    sharer = _sharer(written)
+    return sharer is not None and sharer.written.is_symlink()
+
+
+def _sharer(written: Path) -> SessionPaths | None:
+    """The session that shares the ledger ``written`` of another one; None: there is none."""
     try:
-        return os.path.islink((written / SHARED).read_text("utf-8"))
+        return SessionPaths(Path((written / SHARED).read_text("utf-8")).parent)
     except OSError:
-        return False
+        return None
 
 
 def _began(pid: int) -> str:
@@ -75,8 +81,8 @@ def _began(pid: int) -> str:
 
 
 def last_sign(session: str) -> float:
-    """The session's last sign of life in seconds since the epoch: the newest mtime of its files and
-    the run's journal.
+    """The session's last sign of life in seconds since the epoch: the newest mtime of its files, of
+    those of a session that shares its ledger, and of the run's journal.
 
     Stored on the first call, because restoring also writes files of the session.
     """
@@ -84,8 +90,10 @@ def last_sign(session: str) -> float:
     noted = paths.written / LAST_SIGN
     if not noted.exists():
         # ignore directories and the kept files: the user may have taken an original out since
-        files = [file for folder in (paths.root, paths.written) for file in folder.iterdir()]
-        files += [*paths.markers.glob("*"), paths.root.parent.parent / "journal.jsonl"]
+        sharer = _sharer(paths.written)
+        both = [paths, *([sharer] if sharer is not None and sharer.root.is_dir() else [])]
+        files = [file for it in both for file in (*it.root.iterdir(), *it.markers.glob("*"))]
+        files += [*paths.written.iterdir(), paths.root.parent.parent / "journal.jsonl"]
         last = max((file.stat().st_mtime for file in files if file.is_file()), default=0.0)
         noted.touch()
         os.utime(noted, (last, last))

@@ -5,8 +5,8 @@
     renamed   a file that the session made or kept was renamed
     kept      a file or directory the session did not make       put back when the session ends
     unkept    one of those whose original could not be kept      reported
-    written   which of two sessions that share this log wrote a file last
-    crossed   one of them read, or removed, what the other wrote  reported
+    written   which of two sessions that share this log has written a file
+    crossed   one of them used what the other wrote, or took the user's file away  reported
 
 Each operation is logged before it happens and may still fail, so a file that was renamed or linked
 is also identified by its inode.
@@ -21,12 +21,15 @@ import errno
 import fcntl
 import os
 import threading
+import time
 from collections.abc import Iterator
 from stat import S_ISDIR
 from typing import Any, NamedTuple
 
 # file in the ledger, if a second session shares it: the link by which that one does
 SHARED = "shared"
+BOTH = "both"  # in place of the session that wrote a file: the contents are of two
+PATIENCE_S = 60.0  # for a process to let go of the log; it may be copying a large file
 
 
 class Made(NamedTuple):
@@ -53,10 +56,10 @@ class Log:
         self.kept: dict[str, dict[str, Any]] = {}  # by its path before the session
         self.inodes: dict[tuple[int, int], dict[str, Any]] = {}  # the same, without directories
         self.unkept: dict[str, str] = {}  # path -> why
-        # if two sessions share this: path -> the one that wrote it last, and the names of all those
+        # if two sessions share this: path -> who has written it, and the names of all those
         self.writers: dict[str, str] = {}
         self.names: set[str] = set()
-        self.crossed: list[str] = []
+        self.crossed: set[str] = set()
 
     def has_made(self, path: str, stat: os.stat_result) -> bool:
         """Whether the session has made the file or directory at ``path`` with lstat ``stat``."""
@@ -160,4 +163,27 @@ class Log:
             self.writers[path] = more["by"]
             self.names.add(os.path.basename(path))
         elif what == "crossed":
-            self.crossed.append(path)
+            self.crossed.add(path)
+
+
+@contextlib.contextmanager
+def none_inside(ledger: str) -> Iterator[None]:
+    """No process is using the log meanwhile: one that is stopped in there would keep it locked."""
+    try:
+        file = os.open(os.path.join(ledger, "log"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError:  # the session has no ledger
+        yield
+        return
+    try:
+        patient_until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < patient_until:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                time.sleep(0.001)
+            except OSError:  # the file system has no locks
+                break
+        yield
+    finally:
+        os.close(file)

@@ -12,8 +12,9 @@ made the file** (log.py), and **is the path in scope** (scope.py). Only files th
 made are removed at the end. Other files are kept wherever they are in scope, also inside
 directories that the session has made, and if they are moved or linked into the scope.
 
-Two sessions that run at the same time share a ledger. Then it is also logged which of them wrote a
-file last, and whether the other reads or removes it: what it does is no longer its own.
+Two sessions that run at the same time share a ledger. Then it is also logged which of them has
+written a file, and whether the other reads, moves or removes it, or one takes a file of the user's
+away: what the other does is then no longer its own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from stat import S_IMODE, S_ISDIR, S_ISREG
 from typing import Any
 
 from autotune_trials.file_restore.backups import COPY_BYTES, Backups, CannotKeep, cannot_keep
-from autotune_trials.file_restore.log import SHARED, Log, Made
+from autotune_trials.file_restore.log import BOTH, SHARED, Log, Made
 from autotune_trials.file_restore.scope import PathScope, below, resolved
 
 APPENDED_BYTES = 64 << 20  # of a file that is opened only to append to: such as a log
@@ -42,7 +43,7 @@ class Ledger:
     """
 
     def __init__(self, directory: str) -> None:
-        self.directory = directory
+        self.directory = os.path.realpath(directory)
         self.scope = PathScope.read(directory).with_caches(sys.prefix, sys.base_prefix)
         self._log, self._backups = Log(directory), Backups(directory)
         os.register_at_fork(after_in_child=self._log.begin_again)
@@ -56,32 +57,37 @@ class Ledger:
         """The job opens ``path`` for writing with these os.open ``flags``."""
         with self._log.alone():
             stat = _lstat(path)
-            if flags & os.O_RDWR and not flags & os.O_TRUNC:
-                self._note_crossing(path)
-            self._note_writer(path, stat, checkpoint)
             if stat is None:
-                if flags & os.O_CREAT:
-                    self._makes(path, checkpoint=checkpoint)
-            elif _opens_old(path, stat, flags):
+                if not flags & os.O_CREAT:
+                    return
+                self._makes(path, checkpoint=checkpoint)
+            elif not _opens_old(path, stat, flags):
+                return
+            else:
                 if self._is_theirs(path, stat, checkpoint):
                     self._keep(path, stat)
                 if (stat.st_dev, stat.st_ino) in self._log.inodes:
                     self._spare(path, stat, flags, checkpoint)
+            anew = bool(flags & os.O_TRUNC)
+            if flags & os.O_RDWR and not anew:
+                self._note_crossing(path)
+            self._note_writer(path, checkpoint, anew)
 
     def reads(self, path: Any) -> None:
         """The job opens ``path``, as it calls it, for reading: jobs read far more than they write."""
         name = os.path.basename(os.fsdecode(path))
-        if self._log.has_news() or name in self._log.names:
+        if self._log.has_news() or name in self._log.names or os.path.islink(path):
             with self._log.alone():
                 self._note_crossing(resolved(path))
 
     def removes(self, path: str) -> None:
         self._require_not_ours(below(path, (self.directory,)), path)
         with self._log.alone():
-            self._note_crossing(path)
             stat = _lstat(path)
             if stat is not None and not S_ISDIR(stat.st_mode):
+                theirs = self._is_theirs(path, stat)
                 self._loses_its_name(path, stat)
+                self._note_crossing(path, theirs)
 
     def renames(self, source: str, target: str) -> None:
         """The job renames ``source`` to ``target``. If ``target`` is on another disk, the job is
@@ -93,17 +99,19 @@ class Ledger:
             stat, there = _lstat(source), _lstat(target)
             if stat is None:
                 return
-            self._note_crossing(source)
-            self._note_writer(target, there)
             fails = _renaming_fails(stat, there, source, target)
             if there is not None and not fails:
                 self._loses_its_name(target, there)
             held = any(map(self.scope.holds, (source, target, os.path.realpath(target))))
             for path, found in _tree(source, stat):
-                known = self._made(path, found) or (held and self._keep(path, found))
-                if known and not fails:
+                made = self._made(path, found)
+                if (made or (held and self._keep(path, found))) and not fails:
                     new = target + path[len(source) :]
-                    self._log.note("renamed", path, to=new, **self._about_new(new, path, found))
+                    about = self._about_new(new, path, found)
+                    self._log.note("renamed", path, to=new, **about)
+                    if not about["folder"]:
+                        self._note_crossing(path, theirs=not made)
+                        self._note_writer(new, about["checkpoint"], anew=True)
 
     def links(self, source: str, target: str) -> None:
         with self._log.alone():
@@ -114,7 +122,10 @@ class Ledger:
             if below(source, ("/proc",)):  # a file without a name so far (O_TMPFILE)
                 self._makes(target)
             elif self._made(source, stat) or (held and self._keep(source, stat)):
-                self._log.note("made", target, **self._about_new(target, source, stat))
+                about = self._about_new(target, source, stat)
+                self._log.note("made", target, **about)
+                self._note_crossing(source)
+                self._note_writer(target, about["checkpoint"], anew=True)
 
     def makes(self, path: str, folder: bool = False) -> None:
         """The job creates ``path``, if nothing is there yet."""
@@ -138,18 +149,23 @@ class Ledger:
 
     # ------------------------------------------------------------------ how
 
-    def _note_writer(
-        self, path: str, stat: os.stat_result | None, checkpoint: bool = False
-    ) -> None:
-        if not self.session or self._log.writers.get(path) == self.session:
-            return
-        is_file = stat is None or S_ISREG(stat.st_mode)  # and no /dev/null
-        if is_file and self.scope.holds(path, checkpoint):
-            self._log.note("written", path, by=self.session)
+    # These two come last in the methods above: should they fail, nothing of the user's is lost.
 
-    def _note_crossing(self, path: str) -> None:
-        """Note it if the other session wrote ``path`` last."""
-        if self.session and self._log.writers.get(path, self.session) != self.session:
+    def _note_writer(self, path: str, checkpoint: bool, anew: bool) -> None:
+        """Note that this session writes ``path``: ``anew``, or as well as who wrote it before."""
+        if not self.session or not self.scope.holds(path, checkpoint):
+            return
+        known = self._log.writers.get(path, self.session)
+        by = self.session if anew or known == self.session else BOTH
+        if self._log.writers.get(path) != by:
+            self._log.note("written", path, by=by)
+
+    def _note_crossing(self, path: str, theirs: bool = False) -> None:
+        """Note it if the other session has written ``path``, or would miss it (``theirs``: the
+        user's)."""
+        if not self.session or path in self._log.crossed:
+            return
+        if theirs or self._log.writers.get(path, self.session) != self.session:
             self._log.note("crossed", path)
 
     def _makes(self, path: str, checkpoint: bool = False, folder: bool = False) -> None:

@@ -54,7 +54,8 @@ def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> O
         left: paths that other programs wrote where the session had made something
         unkept: [path, why] of files that were changed and could not be kept
         failed: [path, why, path of the original] of files that could not be restored
-        crossed: paths that one of two sessions with this ledger wrote and the other read
+        crossed: paths that one of two sessions with this ledger wrote and the other used, and
+            files of the user's that one of them removed or renamed
     """
     ledger = str(SessionPaths(Path(session)).written)
     if os.path.islink(ledger):
@@ -64,7 +65,7 @@ def put_back(session: str, late: bool = False, running: Iterable[int] = ()) -> O
     with log.alone():
         done = (
             left_behind.outcome_of(session)
-            or left_behind.not_yet(session, running)
+            or left_behind.not_yet(session, running, late)
             or _Restoring(session, log, late).run()
         )
         if not done["failed"]:
@@ -82,7 +83,7 @@ def _leave_to_owner(link: str, late: bool, running: Iterable[int]) -> Outcome:
     owner = os.path.dirname(ledger)
     with Log(ledger).alone():
         os.unlink(link)
-        waiting = left_behind.not_yet(owner, running)
+        waiting = left_behind.not_yet(owner, running, late)
         owner_ended = SessionPaths(Path(owner)).outcome.exists()
     if owner_ended and waiting is None:
         return put_back(owner, late)
@@ -253,7 +254,7 @@ class _Restoring:
             outcome["failed"].append(
                 [path, "its log entry is unreadable; the original is still here", path]
             )
-        outcome["crossed"] = sorted(set(self._log.crossed))
+        outcome["crossed"] = sorted(self._log.crossed)
         outcome["unkept"] += [[path, why] for path, why in self._log.unkept.items()]
         trouble = {path for path, *_ in outcome["unkept"] + outcome["failed"]}
         folders = (

@@ -22,6 +22,8 @@ class PathScope(NamedTuple):
     keep: tuple[str, ...] = ()  # patterns given by the user: the job may write there
     # caches of one library each: checkpoints there belong to the library, so nothing is in scope
     library: tuple[str, ...] = ()
+    # working directories of sessions that share the ledger
+    beside: tuple[str, ...] = ()
 
     def dump(self) -> str:
         """Rows ``<field>=<path>`` separated by NUL, so that the job's processes need no json."""
@@ -52,10 +54,23 @@ class PathScope(NamedTuple):
         """
         more = (*self.cache, *map(os.path.realpath, folders))
         cache, library = (
-            tuple(f for f in group if not below(self.workdir, (f,)))
+            tuple(f for f in group if not any(below(workdir, (f,)) for workdir in self._workdirs))
             for group in (more, self.library)
         )
         return self._replace(cache=cache, library=library)
+
+    def joined(self, other: PathScope) -> PathScope:
+        """The scope of two sessions that share a ledger."""
+        both = {
+            field: tuple(dict.fromkeys((*getattr(self, field), *getattr(other, field))))
+            for field in self._fields[1:]
+        }
+        both["beside"] += (other.workdir,) if other.workdir != self.workdir else ()
+        return PathScope(self.workdir, **both).with_caches()
+
+    @property
+    def _workdirs(self) -> tuple[str, ...]:
+        return (self.workdir, *self.beside)
 
     def holds(self, path: str, checkpoint: bool = False) -> bool:
         """Whether ``path`` (absolute, links resolved) is in scope. ``checkpoint``: a model is saved
@@ -70,18 +85,19 @@ class PathScope(NamedTuple):
             return False
         if below(path, self.cache):
             return checkpoint
-        return below(path, (self.workdir,)) or checkpoint or not below(path, self.temporary)
+        return below(path, self._workdirs) or checkpoint or not below(path, self.temporary)
 
     def kept(self, path: str) -> bool:
         """Whether the user allows the job to write to ``path``."""
-        if not self.keep:
-            return False
+        return bool(self.keep) and any(self._keeps(path, workdir) for workdir in self._workdirs)
+
+    def _keeps(self, path: str, workdir: str) -> bool:
         from fnmatch import fnmatchcase
 
-        name = os.path.relpath(path, self.workdir)
+        name = os.path.relpath(path, workdir)
         fits = (fnmatchcase(path if os.path.isabs(p) else name, p) for p in self.keep)
         return any(fits) or below(
-            path, tuple(os.path.normpath(os.path.join(self.workdir, p)) for p in self.keep)
+            path, tuple(os.path.normpath(os.path.join(workdir, p)) for p in self.keep)
         )
 
 

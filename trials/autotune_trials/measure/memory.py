@@ -30,7 +30,7 @@ def peak_gib(torch: Any, device: Any) -> float:
             return float(torch.cuda.max_memory_reserved(device)) / 2**30
         except RuntimeError:  # an allocator that keeps no count
             free, total = torch.cuda.mem_get_info(device)
-            return (total - free) / 2**30
+            return float(total - free) / 2**30
     return resident_gib(own=several_ranks(torch))  # all ranks' are added up
 
 

@@ -35,7 +35,7 @@ from autotune_spaces.facts import JobFacts
 from autotune_spaces.shell_line import filled, filled_command
 from autotune_trials.diagnosis import classify
 from autotune_trials.diagnosis.failure_report import Postmortem
-from autotune_trials.file_restore.log import SHARED
+from autotune_trials.file_restore.log import SHARED, none_inside
 from autotune_trials.file_restore.restore import Outcome, put_back
 from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.protocol.failures import SessionFailed
@@ -212,13 +212,18 @@ class Session:
         Call before either of them starts, and close ``owner`` last.
         """
         self._owner, owner._sharer = owner, self
+        if owner.path_scope is not None and self.path_scope is not None:
+            owner.path_scope = owner.path_scope.joined(self.path_scope)
 
     def _prepare_ledger(self) -> None:
         written = self.paths.written
         if self.path_scope is None:
             return
         if self._owner is not None:
-            written.symlink_to(self._owner.paths.written)
+            try:
+                written.symlink_to(self._owner.paths.written)
+            except OSError as error:  # a file system without them
+                raise SessionFailed("agent", f"{written} cannot be linked: {error}") from None
             return
         (written / "kept").mkdir(parents=True, exist_ok=True)
         text = self.path_scope.dump()
@@ -409,10 +414,11 @@ class Session:
         The agent itself has stopped its workers, and will continue them when the clock runs again.
         """
         self._halted.clear()
-        # until none is new: one may have forked before it was stopped
-        while further := procfs.running(self._tree()) - self._halted:
-            procfs.send(further, signal.SIGSTOP)
-            self._halted |= further
+        with none_inside(str(self.paths.written)):
+            # until none is new: one may have forked before it was stopped
+            while further := procfs.running(self._tree()) - self._halted:
+                procfs.stop(further)
+                self._halted |= further
 
     def _tree(self) -> set[int]:
         return self.command.descendants() | process_tags.marked(self.mark)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -76,6 +78,14 @@ def send(pids: set[int], number: int) -> None:
             os.kill(pid, number)
         except OSError:  # gone, or not ours
             pass
+
+
+def stop(pids: set[int]) -> None:
+    """Stop ``pids``, and wait until they are; one that waits for a disk may take longer than we do."""
+    send(pids, signal.SIGSTOP)
+    patient_until = time.monotonic() + 1.0
+    while running(pids) and time.monotonic() < patient_until:
+        time.sleep(0.0005)
 
 
 def find_prctl() -> Any:

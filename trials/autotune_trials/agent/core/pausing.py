@@ -8,22 +8,22 @@ import os
 import signal
 from collections.abc import Iterator
 
+from autotune_trials.agent.bootstrap import log
+from autotune_trials.agent.side_effects.file_watch import unwatched
+from autotune_trials.file_restore.log import none_inside
+from autotune_trials.supervisor import procfs
+
 
 @contextlib.contextmanager
 def children_stopped() -> Iterator[None]:
-    """Stop this process's children of multiprocessing, and continue them.
-
-    They would make batches in time that no iteration is charged for.
-    """
-    pids = [child.pid for child in multiprocessing.active_children() if child.pid]
-    _send(pids, signal.SIGSTOP)
+    """Stop this process's children of multiprocessing, and continue them."""
+    pids = {child.pid for child in multiprocessing.active_children() if child.pid}
+    if not pids:
+        yield
+        return
+    with unwatched(), none_inside(os.path.join(log.directory(), "written")):
+        procfs.stop(pids)
     try:
         yield
     finally:
-        _send(pids, signal.SIGCONT)
-
-
-def _send(pids: list[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(OSError):  # gone
-            os.kill(pid, number)
+        procfs.send(pids, signal.SIGCONT)

@@ -16,7 +16,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from statistics import fmean, median
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -169,18 +169,22 @@ class RecordMode(Mode):
         """Wait while the process it is compared with trains, or until all ranks have reported.
         Only a short message is sent: a whole record would change the job's heap."""
         self.agent.timer.finish()
-        if not self._goes_on(window, lambda: self._tell_pace(window)):
-            self.agent.stop()
+        with self._workers_stopped():
+            if not self._goes_on(window, lambda: self._tell_pace(window)):
+                self.agent.stop()
+
+    def _workers_stopped(self) -> AbstractContextManager[None]:
+        """While this lasts, DataLoader workers make no batches that no iteration is charged for.
+        (Of several ranks, one may be the parent of the others, which have to answer, too.)"""
+        return children_stopped() if self._alone else nullcontext()
 
     def _goes_on(self, window: WindowRecorder, say: Callable[[], None]) -> bool:
         """Call ``say`` and wait for the tuner's answer: whether to go on recording. The window's
         clock stops before ``say``: once the tuner has the message, it may stop this process."""
         window.stand_still()
         waits_s = perf_counter()
-        # (of several ranks, one may be the parent of the others, which have to answer, too)
-        with children_stopped() if self._alone else nullcontext():
-            say()
-            extent = self.agent.channel.receive()  # None: the tuner has closed the socket
+        say()
+        extent = self.agent.channel.receive()  # None: the tuner has closed the socket
         if not isinstance(extent, Extent):
             return False
         self._began += perf_counter() - waits_s
@@ -192,13 +196,14 @@ class RecordMode(Mode):
     def _end_of_window(self, window: WindowRecorder) -> None:
         if self.stage is Stage.WARMUP:  # iterations so slow that time is up first
             self._greet()
-        self._result = window.close()
-        # by now a loader that had to be found first has been switched too
-        self._in_force = in_force(self.agent)
+        with self._workers_stopped():
+            self._result = window.close()
+            # by now a loader that had to be found first has been switched too
+            self._in_force = in_force(self.agent)
+            if not self._profiles:
+                self._finish()
         if self._profiles:
             self._start_profiling()
-        else:
-            self._finish()
 
     def _finish(self) -> None:
         """Send the record, then hold the job until the tuner ends it or asks for more

@@ -11,11 +11,12 @@ writing costs one dictionary look-up.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from autotune_trials.agent.bootstrap import log
@@ -81,15 +82,23 @@ def _note(what: Callable[[Ledger], None]) -> None:
     """
     if _ledger is None or getattr(_inside, "noting", False):
         return
-    _inside.noting = True
+    with unwatched():
+        try:
+            what(_ledger)
+        except CannotKeep:  # fail rather than lose one of the user's files
+            raise
+        except Exception:
+            log.write_exception("written")
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """This thread's own file operations are not recorded meanwhile."""
+    before, _inside.noting = getattr(_inside, "noting", False), True
     try:
-        what(_ledger)
-    except CannotKeep:  # fail rather than lose one of the user's files
-        raise
-    except Exception:
-        log.write_exception("written")
+        yield
     finally:
-        _inside.noting = False
+        _inside.noting = before
 
 
 def _on_open(path: Any, mode: Any, flags: Any) -> None:

@@ -6,9 +6,11 @@ must be at each look.
 
 **The mean** is a weighted Huber M-estimate: a pair more than 1.4 standard deviations away counts as
 if at 1.4, and a pair during which the machine was slower than usual (its *level*: the mean of the
-two log costs) counts less. Bursts of other load hit both sides of a pair equally often, so a pair's
-level says how reliable its ratio is, but not in which direction it errs: given the levels, the
-ratios of equal configurations are still symmetric about 0, and weighting by levels favors neither.
+two log costs) counts less. Bursts of other load hit both sides of a pair equally often, so a level
+that is high for that reason says how reliable the ratio is, but not in which direction it errs. But
+if one side differs more from process to process, its slow processes raise the level *and* move the
+ratio, and weighting by levels would leave them out: so levels count without what the ratios explain
+of them.
 
 **The bounds** are quantiles of T itself for normal pairs; each is crossed for the first time with
 its share of the level. The interval keeps its level no matter at which look one stops. The lower
@@ -32,6 +34,7 @@ from autotune.verdict.bounds import BOUNDS
 FEW = 8  # with fewer pairs, scale and weights are too uncertain to rely on
 HUBER, HUBER_FEW = 1.4, 2.0  # standard deviations up to which a pair counts in full
 SLOW, SLOW_FEW = 1.0, 2.0  # a level this many deviations above the median halves a pair's weight
+FEW_EXPLAIN = 0.75  # share that counts of what the ratios of few pairs explain of their levels
 LEAST_SPREAD = 0.1  # least spread of the levels, as a share of that of the ratios
 ITERATIONS = 20  # the bounds apply to the estimate after this many
 # spending exponents: up to look j, a share (pairs at j / pairs at the last)^exponent of the level
@@ -67,9 +70,8 @@ def robust_mean(
     if len(values) == 1:
         return float(values[0]), math.inf, 0
     ratios = np.array([values], dtype=float)
-    means, errors = _means_and_errors(
-        ratios, np.zeros_like(ratios) if levels is None else np.array([levels], dtype=float)
-    )
+    seen = np.zeros_like(ratios) if levels is None else np.array([levels], dtype=float)
+    means, errors = _means_and_errors(ratios, _unexplained(seen, ratios))
     return float(means[0]), float(errors[0]), len(values) - 1
 
 
@@ -194,6 +196,15 @@ def _means_and_errors(ratios, levels):  # type: ignore[no-untyped-def]  # arrays
     drawn_in = np.clip(off, -k * scale, k * scale)
     error = np.sqrt((weights**2 * drawn_in**2).sum(axis=1) * (pairs / (pairs - 1))[:, 0]) / inside
     return mean[:, 0], error
+
+
+def _unexplained(levels, ratios):  # type: ignore[no-untyped-def]  # arrays: two of (sequences, pairs) -> the same
+    """The levels less what a line through the ratios explains of them; of few pairs less
+    most of that, because a burst or two explain as much by chance.
+    """
+    off = ratios - ratios.mean(axis=1, keepdims=True)
+    slope = (off * levels).sum(axis=1, keepdims=True) / ((off**2).sum(axis=1, keepdims=True) + TINY)
+    return levels - (FEW_EXPLAIN if ratios.shape[1] < FEW else 1.0) * slope * off
 
 
 def _weights(levels, least, slow):  # type: ignore[no-untyped-def]  # arrays

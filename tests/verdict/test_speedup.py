@@ -440,19 +440,39 @@ def test_looks_that_contradict_each_other_leave_the_adopted_interval():
     assert sharpened(adopted, slower, look=1) == adopted
 
 
-def test_a_candidate_slow_in_some_of_its_own_processes_is_not_faster() -> None:
-    """Its slow runs would weigh less, as if other load had caused them."""
+@pytest.mark.parametrize(("period", "slow_by"), [(3, 0.233), (4, 0.3)])
+def test_a_candidate_slow_in_some_of_its_own_processes_is_not_faster(
+    period: int, slow_by: float
+) -> None:
+    """It is 10% faster in the others, and gains nothing or less on average."""
     rng = np.random.default_rng(3)
-    adopted = []
+    adopted, reasons = [], []
     for _ in range(60):
         baseline = rng.normal(0, 0.01, LOOKS[-1])
-        slow = np.arange(LOOKS[-1]) % 3 == 1  # 10% faster, but 23% slower in every third process
-        candidate = rng.normal(0, 0.01, LOOKS[-1]) + np.where(slow, 0.233, -0.10)
+        slow = np.arange(LOOKS[-1]) % period == 1
+        candidate = rng.normal(0, 0.01, LOOKS[-1]) + np.where(slow, slow_by, -0.10)
         ratios, levels = baseline - candidate, (baseline + candidate) / 2
         for look, n in enumerate(LOOKS):
             decision = decide(ratios[:n].tolist(), look=look, levels=levels[:n].tolist())
             if decision.state != "continue":
                 break
         adopted.append(decision.state == "adopt")
-        assert decision.state == "adopt" or "the mean of all pairs is" in decision.reason
+        reasons.append(decision.reason)
     assert sum(adopted) == 0
+    assert period == 3 or any("the mean of all pairs is" in reason for reason in reasons)
+
+
+def test_a_candidate_that_differs_more_from_process_to_process_is_not_favored() -> None:
+    """Its slow processes raise a pair's level as well: weighting by that left them out (5%)."""
+    rng, adopted = np.random.default_rng(11), 0
+    for _ in range(300):
+        machine = rng.normal(0, 0.01, LOOKS[-1])
+        baseline = machine + rng.normal(0, 0.013, LOOKS[-1])
+        candidate = machine + rng.normal(0, 0.05, LOOKS[-1])
+        ratios, levels = baseline - candidate, (baseline + candidate) / 2
+        for look, n in enumerate(LOOKS):
+            decision = decide(ratios[:n].tolist(), look=look, levels=levels[:n].tolist())
+            if decision.state != "continue":
+                break
+        adopted += decision.state == "adopt"
+    assert adopted <= 5

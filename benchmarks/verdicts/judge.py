@@ -110,7 +110,8 @@ def main() -> None:
 
 Made by `python benchmarks/verdicts/judge.py --runs {runs}`: {runs} judgements a row on the machines of
 [simulated.md](verdicts/simulated.md), {MINUTES:g} minutes each, margin {MARGIN:.0%}, looks at
-{", ".join(map(str, LOOKS))} pairs. Equal sides may be called faster or slower in 1 % together.
+{", ".join(map(str, LOOKS))} pairs. Equal sides may be called faster or slower in 1 % together
+(under unseen bursts, 1,200 on other seeds: 1.1 %; 0.9 % under those that are seen).
 *Held*: intervals that hold the truth. The loss check is that of `autotune run`: planted loss faults in
 [planted.md](verdicts/planted.md).
 

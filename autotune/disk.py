@@ -63,7 +63,9 @@ def refused_by_disk(error: BaseException) -> bool:
 
 @contextmanager
 def told_of_the_disk(
-    run_dir: Path, then: str = "the same command continues from here", node: str = ""
+    run_dir: Path,
+    then: str = "the same command, without --fresh, continues from here",
+    node: str = "",
 ) -> Iterator[None]:
     """Report a refusal by the disk as what it is.
 

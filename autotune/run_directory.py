@@ -186,6 +186,23 @@ def check_ours(directory: Path) -> None:
         )
 
 
+def check_apart(directory: Path, workdir: Path, option: str = "--run-dir") -> None:
+    """Refuse a run directory that holds the job's own directory.
+
+    What trials write in a run directory is the run's: it is not put back, and ``--fresh`` moves it.
+
+    Raises:
+        InputError: ``workdir`` is ``directory``, or below it.
+    """
+    if Path(os.path.realpath(workdir)).is_relative_to(os.path.realpath(directory)):
+        raise InputError(
+            "the job's working directory is in it",
+            where=str(directory),
+            expected="a directory of its own for the run",
+            remedy=f"choose another with {option}; one below the working directory is fine",
+        )
+
+
 def no_run(found: str, run: str, file: str = RESULT) -> InputError:
     """The error for a ``run`` that does not exist; it lists those that do."""
     names = sorted(p.parent.name for p in RUNS.glob(f"*/{JOURNAL}") if contents(p.parent) == "run")

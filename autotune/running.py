@@ -32,7 +32,7 @@ from autotune.report.progress import Progress
 from autotune.report.result_file import load_result, write_findings, write_result
 from autotune.report.terminal.plain import open_progress
 from autotune.results import Observation, Result
-from autotune.run_directory import check_ours, move_aside
+from autotune.run_directory import check_apart, check_ours, move_aside
 from autotune.stages.context import RunContext, Stop, interrupted
 from autotune.tracking import open_tracker, preflight, records
 from autotune.tracking.base import Tracker
@@ -86,6 +86,7 @@ def _tune_job(
     store: Path | None,
 ) -> Result:
     history = history and spec.remembered
+    check_apart(run_dir, spec.workdir)
     if not fresh:
         check_ours(run_dir)
     other_torch = _other_torch(spec, run_dir, store) if history and not fresh else ""

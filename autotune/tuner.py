@@ -353,6 +353,8 @@ def prove(
         if loss.verdict != "no-proof" and not seen_through:  # after that one, no other is tried
             found = culprits(context, observation, config, pairs)
         rejected.append(Rejected(config, _why_not(loss, found)))
+        guilty = {(name, config[name]) for name, it in found.items() if it.verdict == "changed"}
+        queue = [other for other in queue if guilty.isdisjoint(other.config.items())]
         milder = (
             _without_others(v, observation, context, gains)
             for v in _milder(context, config, loss, found)

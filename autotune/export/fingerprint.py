@@ -136,6 +136,8 @@ def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[
     for name, word in COMPARED.items():
         if name in OF_GPUS and not gpu:
             continue
+        if name == "cores" and not now.python_version:
+            continue  # the command starts python through something else, perhaps taskset
         before, after = then.get(name), getattr(now, name)
         if before and after and str(before) != str(after):
             found.append((word, before, after))

@@ -72,6 +72,7 @@ class PastRun:
     minutes: float = 0.0  # of the budget
     trials: int | None = None  # of the budget; None: no limit
     planned_steps: int = 0  # of the training, in which start-up must pay off; 0: unknown
+    rules: str = ""  # hash of what else decides what an answer may be, see use.rules_of
     at_least: tuple[str, ...] = ()  # knobs whose gain is from a running job, which shows less
     version: int = RECORD_VERSION
 

@@ -19,12 +19,13 @@ from pathlib import Path
 
 from autotune.history.effects import LEAST_LIKENESS, effects_of, expected_effects
 from autotune.history.keys import features_of, keys_of, likeness, space_of
-from autotune.history.records import Keys, Measured, PastRun, hidden, hidden_item, revealed
+from autotune.history.records import Keys, Measured, PastRun, digest, hidden, hidden_item, revealed
 from autotune.history.store import Runs, Store, StoreError, own_path
 from autotune.job.configs import normalize
 from autotune.job.spec import JobSpec
 from autotune.results import Interval, KnobGain, Observation, Recalled, Result
 from autotune_spaces.base import Value
+from autotune_spaces.codec import encode
 
 # the baseline counts as slower than recorded beyond both: standard deviations, and log time
 SLOWER_SD, SLOWER = 3.0, 0.10
@@ -204,20 +205,27 @@ def past_run(spec: JobSpec, result: Result, code: Mapping[str, str], number: str
         minutes=spec.budget.minutes,
         trials=spec.budget.trials,
         planned_steps=spec.planned_steps,
+        rules=rules_of(spec),
     )
+
+
+def rules_of(spec: JobSpec) -> str:
+    """Hash of what decides, besides the budget and the search space, what an answer may be."""
+    return digest([encode(spec.convergence), encode(spec.constraints), spec.search])
 
 
 def _searched(run: PastRun, spec: JobSpec) -> bool:
     """Whether ``run`` searched at least what may be searched now.
 
-    All knobs and values that may be tried now, as much time and as many trials, and the same number
-    of steps to pay back a start-up.
+    All knobs and values that may be tried now, as much time and as many trials, the same number of
+    steps to pay back a start-up, and the same rules.
     """
     budget = spec.budget
     as_many = run.trials is None or (budget.trials is not None and budget.trials <= run.trials)
     return (
         as_many
         and run.planned_steps == spec.planned_steps
+        and run.rules == rules_of(spec)
         and budget.minutes <= run.minutes
         and set(space_of(spec.search_space)) <= set(run.space)
     )

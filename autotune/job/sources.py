@@ -61,7 +61,7 @@ def _files(words: Sequence[str], workdir: Path) -> Iterator[Path]:
             if named.suffix not in CODE or not named.is_file():
                 continue
             yield named
-            if named.suffix == ".py":
+            if named.suffix in (".py", ".sh"):
                 yield from [
                     p for p in sorted(named.parent.glob("*.py"))[:MOST_FILES] if p.is_file()
                 ]

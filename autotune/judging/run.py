@@ -17,7 +17,7 @@ from autotune.judging.records import SCHEMA_VERSION, Judgement
 from autotune.judging.sides import Side, digest
 from autotune.report.result_file import json_text
 from autotune.report.terminal.plain import open_progress
-from autotune.run_directory import JUDGEMENT, check_ours, move_aside
+from autotune.run_directory import JUDGEMENT, check_apart, check_ours, move_aside
 from autotune.stages.context import RunContext, Stop, interrupted
 from autotune.tracking import Tracker
 from autotune.verdict.loss import RULES
@@ -48,6 +48,8 @@ def judge_job(
     from autotune.executors.local import LocalExecutor
 
     check_loss_class(loss, "loss")
+    for side in sides:
+        check_apart(run_dir, side.spec.workdir)
     if fresh:
         move_aside(run_dir)
     else:

@@ -40,7 +40,7 @@ TERM_WITHIN_S = 10
 def interrupted() -> Interrupted:
     return Interrupted(
         "stopped on request; everything measured so far is saved",
-        remedy="run the same command again to resume",
+        remedy="run the same command again, without --fresh, to resume",
     )
 
 

@@ -56,6 +56,23 @@ def test_a_folder_that_may_not_be_searched_is_a_mistake_of_the_user(private: Pat
     check_run_dir(private / "runs" / "x")  # root may write there
 
 
+@pytest.mark.parametrize("place", [".", "..", "link"])
+def test_a_run_directory_that_holds_the_job_is_refused(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What trials write there would not be put back, and --fresh would move the job."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "link").symlink_to(tmp_path)
+    (home / "train.py").touch()
+    (home / "job.yaml").write_text("command: python train.py\n")
+    monkeypatch.chdir(home)
+    for words in (["run", "job.yaml", "--fresh"], ["run", "job.yaml"]):
+        assert main([*words, "--run-dir", place]) == 2
+        assert "working directory is in it" in capsys.readouterr().err
+    assert (home / "train.py").exists() and not (home / "journal.jsonl").exists()
+
+
 def test_a_run_is_found_beside_a_folder_of_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

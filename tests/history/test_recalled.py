@@ -19,6 +19,7 @@ from tiers import slow
 from autotune import tuner
 from autotune.executors.base import FixedRun
 from autotune.export.fingerprint import here
+from autotune.history import use
 from autotune.history.store import Store
 from autotune.journal import Journal
 from autotune.report.result_file import write_result
@@ -157,8 +158,8 @@ def test_a_larger_search_is_not_answered_by_a_smaller_one(
 
 @pytest.mark.parametrize(
     "fields",
-    [{"space": (), "minutes": 0.0}, {"planned_steps": 500}],
-    ids=["earlier-version", "another-length"],
+    [{"space": (), "minutes": 0.0}, {"planned_steps": 500}, {"rules": "0"}],
+    ids=["earlier-version", "another-length", "another-tolerance"],
 )
 def test_an_answer_to_another_question_only_orders_the_search(
     store: Path, tmp_path: Path, fields: dict[str, Any]
@@ -213,6 +214,19 @@ def test_a_run_that_began_on_another_machine_says_so(
     with closing(Journal(tmp_path / "journal.jsonl", lambda before: before)) as journal:
         found = _elsewhere(journal, spec)
         assert "CPU: Old CPU then, " in found and "torch: 1.0.0 then, " in found
+
+
+def test_a_job_that_a_wrapper_pins_to_a_core_runs_on_the_same_machine(
+    learnt: tuple[Played, Path], tmp_path: Path
+) -> None:
+    spec = replace(job(tmp_path / "job"), command=("taskset", "-c", "0", "python", "train.py"))
+    seen = learnt[0].result.observation
+    now = here(job(tmp_path / "job").command, dict(os.environ), spec.workdir)
+    with closing(Journal(tmp_path / "journal.jsonl", lambda before: before)) as journal:
+        pinned = replace(now, cores=now.cores + 1)
+        journal.append("observation", "", encode(replace(seen, machine=pinned)))
+    with closing(Journal(tmp_path / "journal.jsonl", lambda before: before)) as journal:
+        assert _elsewhere(journal, spec) == ""
 
 
 def test_a_slower_baseline_is_a_regression_with_both_figures(
@@ -295,6 +309,8 @@ def test_an_answer_that_takes_too_much_memory_in_a_later_run_is_not_adopted(
         return replace(record, losses=tuple((loss or 0.0) * shift for loss in record.losses))
 
     monkeypatch.setattr(ReplayExecutor, "run_fixed", grown)
+    monkeypatch.setattr(use, "rules_of", lambda spec: "")  # as if it had been limited then
+    _edit(store, rules="")
     limited = f"{SPACE}\nconstraints: {{host_memory_gib: 2}}"
     run = Played(tmp_path / "grown", TABLE, store, space=limited)
     assert run.result.recalled.outcome == "not proven"

@@ -13,6 +13,7 @@ from autotune.job.sources import MOST_BYTES, changed, digests
 def folder(tmp_path: Path) -> Path:
     for name in (
         "train.py",
+        "train.sh",
         "model.py",
         "conf/base.yaml",
         "pkg/train.py",
@@ -42,6 +43,7 @@ def folder(tmp_path: Path) -> Path:
         (("python", "-um", "pkg.train"), {"pkg/train.py", "pkg/trainer.py"}),
         (("python", "-m", "app"), {"app/__main__.py"}),
         (("python", "app", "--fast"), {"app/__main__.py"}),
+        (("bash", "train.sh"), {"train.sh", "train.py", "model.py"}),
         (("torchrun", "--nproc-per-node=2", "train.py"), {"train.py", "model.py"}),
         (("/bin/sh", "-c", "cd . && python train.py | tee 'a log'"), {"train.py", "model.py"}),
         (("./run", "x" * 5000, "a\0b.py", "{seed}.yaml"), set()),

@@ -18,11 +18,12 @@ import pytest
 from replay import Loss
 from replayed import CHANGES, SPACE, Machine, job, run, table
 
+from autotune import tuner
 from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.report.text.story import evidence
 from autotune.results import KnobGain, LossState, LossVerdict, Trial, TrialState
-from autotune.stages.search import Searched
+from autotune.stages.search import Finalist, Searched
 from autotune.tuner import _milder, _why_nothing
 from autotune.verdict.speedup import LOOKS
 from autotune_spaces.base import Config
@@ -303,6 +304,20 @@ def test_a_finalist_that_another_one_came_down_to_is_not_told_as_left_out(tmp_pa
         result = run(tmp_path / str(seed), machine, clock=time_is_up_in("confirm1", machine))
         told = [json.dumps(r.config, sort_keys=True) for r in result.rejected]
         assert len(set(told)) == len(told), result.rejected
+
+
+def test_a_knob_that_changed_the_loss_is_not_proven_with_other_knobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finalists = (
+        Finalist({"amp_dtype": "bfloat16", "num_workers": 2}),
+        Finalist({"amp_dtype": "bfloat16"}),
+    )
+    monkeypatch.setattr(tuner, "search", lambda *_, **__: Searched((), finalists))
+    machine = Machine(table(CHANGES, factors={"num_workers": {"2": 1.0}}))
+    result = run(tmp_path, machine)
+    assert result.verdict == "keep-baseline"
+    assert not [r for r in machine.requests if r.label.startswith("confirm3")]
 
 
 def test_a_loss_that_does_not_move_proves_nothing_and_stops_the_search_for_variants(

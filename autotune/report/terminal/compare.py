@@ -13,7 +13,7 @@ from autotune.explain.records import Finding
 from autotune.report.terminal.layout import section, table
 from autotune.report.text import comparison as compared
 from autotune.report.text import story
-from autotune.report.text.comparison import Comparison, OperatorRow
+from autotune.report.text.comparison import Comparison, OperatorRow, planned_steps
 from autotune.results import Anatomy, Result
 
 OPERATOR_HEADS = ("operator", "A", "B", "change")
@@ -69,10 +69,15 @@ def figure_rows(it: Comparison) -> list[tuple[str, str, str, str]]:
             words.number_words(after_b.samples_per_s),
             ratio(it.tuned),
         ),
-        ("planned training", story.whole_training(it.a), story.whole_training(it.b), ""),
+        ("planned training", _planned(it.a), _planned(it.b), ""),
         ("trials", str(len(it.a.trials)), str(len(it.b.trials)), ""),
         ("tuning took", words.duration_words(it.a.wall_s), words.duration_words(it.b.wall_s), ""),
     ]
+
+
+def _planned(result: Result) -> str:
+    steps = planned_steps(result)
+    return story.whole_training(result) + (f" ({steps:,} steps)" if steps else "")
 
 
 def speedup_words(result: Result) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from autotune import words
 from autotune.explain.records import Finding
 from autotune.export.fingerprint import compared
+from autotune.objectives import WHOLE_TRAINING
 from autotune.report.text import story
 from autotune.results import Anatomy, Interval, Result
 
@@ -73,6 +74,12 @@ def compare(a: Result, b: Result) -> Comparison:
     )
 
 
+def planned_steps(result: Result) -> int | None:
+    """Of the training that was planned; None: how long that takes is not known."""
+    training = result.confirmation.training if result.confirmation else None
+    return None if training is None else training.steps
+
+
 def unlike(a: Result, b: Result) -> list[str]:
     """Differences in machine, software or job as text, in the terms `autotune launch` uses."""
     one, other = a.observation, b.observation
@@ -86,6 +93,9 @@ def unlike(a: Result, b: Result) -> list[str]:
         ("command", *commands),
         ("counted in", one.job.sample_unit, other.job.sample_unit),
     ]
+    steps = [planned_steps(r) for r in (a, b)]
+    if None not in steps and any(it in WHOLE_TRAINING for it in objectives):
+        facts.append(("planned_steps", *(f"{it:,}" for it in steps)))
     return [
         f"{what}: {words.clean(in_a)} in A, {words.clean(in_b)} in B"
         for what, in_a, in_b in facts

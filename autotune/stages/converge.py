@@ -22,7 +22,7 @@ from autotune.results import LossState, LossVerdict, MetricVerdict, Observation
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.pairs import Pairs, SharedBaseline
 from autotune.verdict.fingerprint import fingerprint_differences
-from autotune.verdict.loss import RULES, LossDecision, compare, next_look
+from autotune.verdict.loss import OTHER_BATCHES, RULES, LossDecision, compare, next_look
 from autotune.verdict.metrics import at_same_samples, compare_metric
 from autotune.verdict.runs import LossRun, loss_run
 from autotune_spaces.base import Config, Numerics
@@ -103,7 +103,8 @@ def check_loss(runs: Pairs, asked: Asked, *, most_pairs: int | None = None) -> L
                 0,
                 numerics=asked.numerics,
             )
-        float16 = runs.float16_gradient()
+        if asked.numerics != "random-stream":  # other dropout masks hide what rounding does
+            float16 = runs.float16_gradient()
         verdict = _look_by_look(runs, asked, float16, most_pairs)
         if verdict.verdict == "undecided" and most_pairs is None and runs.lengthen(2 * asked.steps):
             verdict = _look_by_look(runs, asked, float16, None, stretched=2)
@@ -185,6 +186,8 @@ def _depends_on_repeating(decision: LossDecision, numerics: str) -> bool:
     """
     if numerics == Numerics.EXACT.value:
         return decision.numerics_used != numerics
+    if decision.reason == OTHER_BATCHES:
+        return True
     return numerics == Numerics.ROUNDING.value and decision.state in ("changed", "undecided")
 
 

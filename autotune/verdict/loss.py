@@ -43,6 +43,8 @@ SEED_SHARE = 1.0  # κ
 PROGRESS_SHARE = 0.10
 PROGRESS_FLOOR = 0.001  # share of the progress, for a loss near zero, where τ · |loss| vanishes
 EXACT_STEPS = 20
+ABOUT_AS_MANY = 0.1  # share by which counts of samples may differ that are chance in the job itself
+OTHER_BATCHES = "the runs used batches of different sizes or numbers, which no knob declared"
 FLOAT16_STEPS = 240  # shorter windows let a mild underflow through
 STATISTICAL_STEPS = 240  # of the baseline
 LARGE_BATCH_STEPS = 30
@@ -124,6 +126,7 @@ def compare(
     """
     if numerics != "exact" and numerics not in RULES:
         raise ValueError(f"unknown class of numerics {numerics!r}")
+    recorded = {s: len(run.losses) for s, run in baselines.items()}
     baselines, candidates = _cut(baselines, steps), _cut(candidates, steps)
     seeds = sorted(baselines.keys() & candidates.keys())
     left = {s: baselines[s] for s in seeds}
@@ -150,7 +153,7 @@ def compare(
         return result(
             "undecided" if last_look else "more-pairs", "no seed has been run on both sides"
         )
-    broken = _not_finite(baselines, right)
+    broken = _not_finite(baselines, right, recorded)
     alike = numerics == "exact" and common >= EXACT_STEPS and _same_bits(left, right, common)
     if broken and not (alike and broken[0] == "no-proof"):
         return result(*broken)
@@ -178,11 +181,11 @@ def compare(
     elif numerics == "rounding" and not repeatable:
         used = demoted_to
     if used != "statistical" and not aligned:
-        return result(
-            "changed",
-            "the runs used batches of different sizes or numbers, which no knob declared",
-            used,
-        )
+        first = baselines[min(baselines)]
+        # a thread that reads ahead: which step a batch is counted in is chance in the job itself
+        by_chance = baseline_repeat is not None and not same_steps(first, baseline_repeat)
+        if not by_chance or not all(_about_as_many(left[s], right[s]) for s in seeds):
+            return result("changed", OTHER_BATCHES, used)
     if used == "statistical":  # steps beyond the shared samples prove nothing
         shared = min(
             r.samples_before[r.steps - 1] if r.steps else 0.0
@@ -224,8 +227,11 @@ def _up_to(runs: Mapping[int, LossRun], samples: float) -> dict[int, LossRun]:
 
 
 def _not_finite(
-    baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun]
+    baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun], recorded: Mapping[int, int]
 ) -> tuple[str, str] | None:
+    """(state, reason) if a loss is not finite. ``recorded``: seed -> steps of the baseline's record,
+    of which those of ``baselines`` may be the first.
+    """
     for seed, run in baselines.items():
         step = run.first_non_finite()
         if step is not None and step < run.steps:
@@ -239,7 +245,8 @@ def _not_finite(
     for seed, run in candidates.items():
         step, own = run.first_non_finite(), baselines[seed].first_non_finite()
         # beyond the compared steps it counts as well, unless the baseline's is not finite there
-        if step is not None and (step < run.steps or own is None):
+        reached = step is not None and step < recorded[seed]
+        if step is not None and (step < run.steps or (own is None and reached)):
             return (
                 "changed",
                 (
@@ -248,6 +255,14 @@ def _not_finite(
                 ),
             )
     return None
+
+
+def _about_as_many(a: LossRun, b: LossRun) -> bool:
+    """Whether both runs had consumed about the same number of samples by their last common step."""
+    last = min(a.steps, b.steps) - 1
+    return last >= 0 and math.isclose(
+        a.samples_before[last], b.samples_before[last], rel_tol=ABOUT_AS_MANY
+    )
 
 
 def _repeatable(baselines: Mapping[int, LossRun], repeat: LossRun | None) -> tuple[bool, str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import count
 from statistics import fmean, stdev, variance
 
 from autotune.verdict.runs import LossRun
@@ -23,7 +24,9 @@ SINGLE_STEP_PAIRS = 3  # fewest pairs that show the scatter of a single step bet
 # share of the run's largest norm: below it, ratios are meaningless noise
 NEGLIGIBLE_NORM = 1e-9
 
-FLOAT16_EARLY_STEPS = 10  # the scale starts too high on purpose and is halved at each skip
+# the scale starts too high on purpose, above all for a summed loss, and is halved at each skip
+FLOAT16_SETTLING_SKIPS = 12
+FLOAT16_EARLY_STEPS = 10  # after the first step that is not skipped
 FLOAT16_EARLY_SKIPS = 3
 # later the scale is raised every 2000 steps; more skips than this mean overflow in the model
 FLOAT16_LATE_SHARE = 0.01
@@ -119,13 +122,16 @@ def _log_ratios(baseline: LossRun, candidate: LossRun, name: str) -> dict[int, f
 def float16_fault(candidates: Mapping[int, LossRun]) -> str | None:
     """Why float16's skipped steps or its first gradient look unhealthy, or None."""
     for run in candidates.values():
-        early = sum(1 for step in run.skipped if step < FLOAT16_EARLY_STEPS)
-        if early > FLOAT16_EARLY_SKIPS:
+        skipped = set(run.skipped)
+        settling = next(step for step in count() if step not in skipped)
+        until = settling + FLOAT16_EARLY_STEPS
+        early = sum(settling < step < until for step in skipped)
+        if max(early, settling - FLOAT16_SETTLING_SKIPS) > FLOAT16_EARLY_SKIPS:
             return (
-                f"{early} of the first {FLOAT16_EARLY_STEPS} steps were skipped for"
-                f" overflow (at most {FLOAT16_EARLY_SKIPS} are normal)"
+                f"{settling + early} of the first {until} steps were skipped for overflow (at most"
+                f" {FLOAT16_SETTLING_SKIPS} in a row, then {FLOAT16_EARLY_SKIPS}, are normal)"
             )
-        late = len(run.skipped) - early
+        late = len(skipped) - settling - early
         allowed = 1 + FLOAT16_LATE_SHARE * run.steps
         if late > allowed:
             return (

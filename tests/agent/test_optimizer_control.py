@@ -13,6 +13,8 @@ from autotune_trials.agent.controls.lr_factor import LrFactor
 from autotune_trials.agent.controls.optimizer_copy import fused_works
 from autotune_trials.agent.controls.optimizers import OptimizerControl
 from autotune_trials.agent.core.events import Events
+from autotune_trials.agent.facts.gradient_probe import Probe
+from autotune_trials.agent.facts.job_facts import _settings
 
 
 def built(cls: type, dtype: torch.dtype) -> torch.optim.Optimizer:
@@ -184,3 +186,42 @@ def test_a_late_sparse_gradient_under_the_jobs_own_scaler_is_no_error() -> None:
         scaler.step(optimizer)
         scaler.update()
     assert not optimizer.param_groups[0]["fused"]
+
+
+def test_figures_that_an_optimizer_keeps_in_its_groups_are_no_settings() -> None:
+    """Prodigy's and D-Adaptation's estimates differ in the last digits under every rounding."""
+    defaults = {"lr": 1.0, "betas": (0.9, 0.999), "d0": 1e-6, "d": 1e-6, "growth": 2.0}
+    measured = {"d": 7.577e-7, "d_hat": 7.571e-7, "k": 3}
+    group = {**defaults, "lr": 0.5, **measured, "params": [torch.ones(3)]}
+    optimizer = SimpleNamespace(defaults=defaults, param_groups=[group])
+    (kept,) = _settings(optimizer)["groups"]
+    expected = {"lr": 0.5, "betas": [0.9, 0.999], "d0": 1e-6, "growth": 2.0, "parameters": 3}
+    assert kept == expected
+
+
+def test_of_a_closure_that_is_called_again_only_the_first_gradient_is_probed() -> None:
+    model = torch.nn.Linear(4, 1)
+    state = SimpleNamespace(in_step=False)
+    live: Any = SimpleNamespace(torch=torch, state=state, parameters=lambda: [*model.parameters()])
+    probe = Probe(live, steps=8)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=4)
+    norms = []
+
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = model(torch.ones(8, 4)).square().mean()
+        loss.backward()
+        norms.append(torch.cat([p.grad.flatten() for p in model.parameters()]).norm().item())
+        probe.backward_ended()
+        return loss
+
+    for _ in range(3):
+        probe.step_started(optimizer)
+        state.in_step = True
+        optimizer.step(closure)
+        state.in_step = False
+        probe.step_ended(optimizer, True)
+        probe.norms.end_step()
+    assert len(norms) > 3
+    gradients, updates = probe.norms.norms()
+    assert gradients == pytest.approx([norms[0]]) and updates == (0.0,)

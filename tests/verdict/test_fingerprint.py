@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+from typing import Any
 
 import pytest
 
 from autotune.verdict.fingerprint import fingerprint_differences
+from autotune_spaces.knobs import create
 
 BASE = {
     "optimizers": [
@@ -91,3 +93,15 @@ def test_what_a_knob_declares_may_differ_and_nothing_else():
     assert len(left) == 2
     assert all(".lr:" in line for line in left)
     assert len(fingerprint_differences(BASE, other, ["batch", "l", "optimizers.*.l"])) == 3
+
+
+def test_a_schedule_over_the_length_of_the_loader_is_declared_by_the_batch_size() -> None:
+    def settings(lr: float, momentum: float, decay: float = 0.01) -> dict[str, Any]:
+        group = {"lr": lr, "betas": [momentum, 0.999], "weight_decay": decay}
+        return {"optimizers": [{"name": "AdamW", "groups": [group]}]}
+
+    declared = create("batch_size").declares
+    one, two = settings(4.0106e-5, 0.95), settings(4.0427e-5, 0.9498)
+    assert fingerprint_differences(one, two, declared) == []
+    other = settings(4.0427e-5, 0.9498, decay=0.1)
+    assert len(fingerprint_differences(one, other, declared)) == 1

@@ -15,6 +15,7 @@ from planted_losses import STEPS, run, side
 from autotune.results import LossVerdict
 from autotune.verdict.equivalence import standard_errors
 from autotune.verdict.loss import RULES, compare, next_look
+from autotune.verdict.probe import float16_fault
 from autotune.verdict.runs import LossRun, bin_integrals, curve, loss_run
 from autotune.verdict.words import certificate
 from autotune_trials.protocol.messages import Record, Window
@@ -415,9 +416,14 @@ def test_what_is_not_finite_beyond_the_compared_steps_counts_for_the_candidate_a
     late = changed(side(range(4)), non_finite_at=299)
     own, other = compare(late, side(range(2), side=1), "rounding", steps=240), late
     assert own.state == "unchanged"
-    decision = compare(side(range(4)), {s: other[s] for s in (0, 1)}, "rounding", steps=240)
+    longer = side(range(4), steps=320)
+    decision = compare(longer, {s: other[s] for s in (0, 1)}, "rounding", steps=240)
     assert decision.state == "changed" and "step 300" in decision.reason
     assert compare(late, {s: late[s] for s in (0, 1)}, "rounding", steps=240).state == "unchanged"
+    later = changed({s: other[s] for s in (0, 1)}, non_finite_at=450)
+    assert compare(side(range(4)), later, "rounding", steps=240).state == "unchanged", (
+        "the baseline's record ends before"
+    )
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -553,7 +559,31 @@ def test_what_the_jobs_own_scaler_skips_on_both_sides_is_no_change(skipped):
     assert compare(runs, rounded, "rounding").state == "unchanged"
 
 
-@pytest.mark.parametrize("skipped", [(0, 1, 2, 3), tuple(range(20, 240, 20))])
+def test_batches_that_a_thread_reads_ahead_are_counted_at_any_step():
+    """Of the job itself, too: then the count of samples tells nothing, unless they are many more."""
+
+    def ahead(runs, every, factor=1):
+        return {
+            s: replace(r, samples_before=[factor * (x // every) * every for x in r.samples_before])
+            for s, r in runs.items()
+        }
+
+    runs, more = side(range(4)), side(range(2), side=1)
+    repeat, jumpy = ahead(runs, 48)[0], ahead(more, 80)
+    assert compare(runs, jumpy, "rounding").state == "changed"
+    assert compare(runs, jumpy, "rounding", baseline_repeat=repeat).state == "unchanged"
+    double = ahead(more, 80, factor=2)
+    assert compare(runs, double, "rounding", baseline_repeat=repeat).state == "changed"
+
+
+def test_a_scale_that_settles_is_no_fault():
+    runs = side(range(1))
+    for settling in (4, 11, 15):  # 2**16 is far too high for a summed loss
+        assert float16_fault(changed(runs, skipped=tuple(range(settling)))) is None
+    assert float16_fault(changed(runs, skipped=tuple(range(16)))) is not None
+
+
+@pytest.mark.parametrize("skipped", [(1, 2, 3, 4), tuple(range(20, 240, 20))])
 def test_a_scaler_that_keeps_skipping_is_changed(skipped):
     decision = compare(side(range(4)), changed(side(range(2), side=1), skipped=skipped), "rounding")
     assert decision.state == "changed"

@@ -29,6 +29,8 @@ class BatchSize(Knob):
     numerics = Numerics.STATISTICAL
     dear = True
     in_graph = True
+    # what a schedule over len(loader) steps has set by the time settings are compared
+    declares = tuple(f"optimizers.*.groups.*.{name}" for name in ("lr", "betas*", "momentum"))
     example = 256
     range = "the job's × 1, 2, 4, 8"
     accepts = {"lr_scaling": LR_RULES}

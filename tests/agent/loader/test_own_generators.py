@@ -176,6 +176,23 @@ def seeded_alike(worker_id: int) -> None:
     np.random.seed(42 + worker_id)
 
 
+def seed_everything(seed: int) -> None:
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def seeded_alike_by_another(worker: int) -> None:
+    seed_everything(worker)
+
+
+def seeded_there(worker: int) -> None:
+    torch.utils.data.get_worker_info().dataset.rng = np.random.default_rng(worker)
+
+
+def one_thread(worker: int) -> None:
+    torch.set_num_threads(1)
+
+
 def seeded_anew(worker_id: int) -> None:
     np.random.seed(torch.initial_seed() % 2**32)
 
@@ -208,7 +225,9 @@ def found(dataset: Any, **more: Any) -> str:
 )
 def test_it_is_found_where_fetching_uses_it(dataset: Any, name: str) -> None:
     assert found(dataset) == name
-    assert found(dataset, worker_init_fn=print) == "", "workers are seeded by the job"
+    assert found(dataset, worker_init_fn=print) == "", "it may do anything"
+    assert found(dataset, worker_init_fn=seeded_there) == "", "workers are seeded by the job"
+    assert found(dataset, worker_init_fn=one_thread) == name, "it has nothing to do with that"
 
 
 def test_such_a_loader_gets_no_workers() -> None:
@@ -231,7 +250,12 @@ def test_it_is_found_in_a_collate_function() -> None:
 def test_neither_does_one_whose_workers_are_seeded_alike_in_every_epoch() -> None:
     """Without workers the function has no effect."""
     machine = Machine(4, 16.0, 4.0, "cpu", "", "2.13", "3.11")
-    for function, name in ((seeded_alike, "seeded_alike"), (seeded_anew, ""), (print, "")):
+    for function, name in (
+        (seeded_alike, "seeded_alike"),
+        (seeded_alike_by_another, "seeded_alike_by_another"),
+        (seeded_anew, ""),
+        (print, ""),
+    ):
         loader: DataLoader[Any] = DataLoader(range(16), batch_size=2, worker_init_fn=function)
         facts = describe(data, loader, "k#0", "k:1", 2)
         assert facts.fixed_seeds == name

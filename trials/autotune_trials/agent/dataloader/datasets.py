@@ -83,24 +83,31 @@ def fixed_seeds(loader: Any) -> str:
     """The name of a ``worker_init_fn`` that gives workers the same seeds in every epoch; "" if there
     is none. It has no effect in a job without workers.
     """
-    function = loader.worker_init_fn
-    function = function.func if isinstance(function, functools.partial) else function
-    code = getattr(function, "__code__", None)
-    if not isinstance(code, CodeType):
-        return ""
-    names = _names(code)
+    function, names = _worker_init(loader)
     changes = names & (_WORKER_AWARE | {"get_state", "time", "time_ns", "urandom", "epoch"})
     return "" if changes or not names & _SEEDING else str(getattr(function, "__name__", ""))
 
 
+def _worker_init(loader: Any) -> tuple[Any, set[str]]:
+    """The job's ``worker_init_fn``, and every name used in it and in what it calls."""
+    function = loader.worker_init_fn
+    function = function.func if isinstance(function, functools.partial) else function
+    called = [] if function is None else _fetching(function)
+    return function, set[str]().union(
+        *(_names(f.__code__) | set(f.__code__.co_varnames) for f in called)
+    )
+
+
 def _found_in(loader: Any, look: Callable[[Iterable[Any]], str]) -> str:
-    """What ``look`` finds in the parts of the dataset and the collate function; "" if the job has a
-    ``worker_init_fn``, which may see to it.
+    """What ``look`` finds in the parts of the dataset and the collate function; "" if the job's
+    ``worker_init_fn`` may see to it, because it reaches the dataset, or names what was found.
     """
-    if loader.worker_init_fn is not None:
-        return ""
     try:
-        return look(_parts(loader.dataset, loader.collate_fn))
+        function, names = _worker_init(loader)
+        if function is not None and (not names or names & {"get_worker_info", "dataset"}):
+            return ""
+        found = look(_parts(loader.dataset, loader.collate_fn))
+        return "" if found.rpartition(".")[2] in names else found
     except Exception:  # the job's own attributes may do anything
         return ""
 

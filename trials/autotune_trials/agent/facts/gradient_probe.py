@@ -56,7 +56,11 @@ class Probe(Listener):
 
     def backward_ended(self) -> None:
         if self.norms.left:
-            self.norms.after_backward(self._live.parameters())
+            if self._live.state.in_step and self.norms.taken_in_step:
+                self.norms.end_with_this_step()
+            else:
+                self.norms.taken_in_step = self._live.state.in_step
+                self.norms.after_backward(self._live.parameters())
         # of the gradients a closure computes, the first
         if self.sketch.wanted and not (self._live.state.in_step and self.sketch.taken):
             self.sketch.take(self._live.parameters())
@@ -93,7 +97,13 @@ class NormProbe:
         self._changes: list[Any] = []
         self._gradients: list[Scalar] = []
         self._updates: list[Scalar] = []
+        self.taken_in_step = False  # by a closure that the optimizer calls
         self.failure = ""
+
+    def end_with_this_step(self) -> None:
+        """A closure is called several times in a step (LBFGS): what it makes of the first gradient
+        differs by more than any knob may, so only that gradient is recorded."""
+        self.left, self._before, self._changes = 1, [], []
 
     @_ends_probe
     def after_backward(self, parameters: list[Any]) -> None:
@@ -133,7 +143,7 @@ class NormProbe:
         self._gradients.append(self._gradient)
         with self._torch.no_grad():
             self._updates.append(self._norm(self._changes))
-        self._gradient, self._changes = None, []
+        self._gradient, self._changes, self.taken_in_step = None, [], False
 
     def norms(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """(gradient norms, update norms), one per probed step; 0.0 where there was none; empty if

@@ -33,6 +33,14 @@ IMPLEMENTATION_SETTINGS = """
     params foreach fused capturable differentiable initial_lr param_names
 """.split()
 
+# Settings that a param group or a schedule may set to other values than the optimizer's own.
+HYPERPARAMETERS = frozenset(
+    """
+    lr betas momentum weight_decay eps dampening nesterov alpha centered amsgrad maximize rho lambd
+    t0 etas step_sizes lr_decay momentum_decay decoupled_weight_decay
+    """.split()
+)
+
 # Variables by which a job may already set what a knob would set.
 VARIABLES = """
     LD_PRELOAD PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF CUDNN_CONV_WSCAP_DBG GOMP_CPU_AFFINITY
@@ -209,6 +217,9 @@ def fingerprint(agent: Agent) -> dict[str, Any]:
             for m in modules
             if "Dropout" in type(m).__name__ and isinstance(getattr(m, "p", None), (int, float))
         ],
+        "normalization": [
+            [m.momentum, m.eps] for m in modules if hasattr(m, "running_mean") and hasattr(m, "eps")
+        ],
         "loss_modules": sorted(agent.traits.loss_modules),
         "scaler": agent.traits.scaler,
         "sampler": _sampler(agent),
@@ -300,9 +311,16 @@ def _is_sharded(module: Any) -> bool:
 def _settings(optimizer: Any) -> dict[str, Any]:
     groups = []
     for group in optimizer.param_groups:
-        kept = {k: _plain(v) for k, v in group.items() if k not in IMPLEMENTATION_SETTINGS}
+        kept = {k: _plain(v) for k, v in group.items() if _is_setting(optimizer, k, v)}
         groups.append({**kept, "parameters": sum(p.numel() for p in group["params"])})
     return {"name": type(optimizer).__name__, "groups": groups}
+
+
+def _is_setting(optimizer: Any, name: str, value: Any) -> bool:
+    """Whether it is a setting, and no figure that the optimizer keeps there (Prodigy's ``d``)."""
+    if name in IMPLEMENTATION_SETTINGS:
+        return False
+    return name in HYPERPARAMETERS or _plain(value) == _plain(optimizer.defaults.get(name))
 
 
 def _plain(value: Any) -> Any:

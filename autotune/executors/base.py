@@ -102,6 +102,8 @@ class Executor(ABC):
     # set before observe measures: longest wait of a live session for the job's first epoch to end;
     # 0: no wait
     first_epoch_s: float = 0.0
+    # whether live sessions keep an epoch from ending; a job may have tables of an epoch's length
+    stretches: bool = True
     # whether FixedRun.more is called; if not, a window that is too short must be run again
     goes_on: bool = False
     last_hello: Hello | None = None  # of the session opened last

@@ -141,6 +141,7 @@ class LocalExecutor(Executor):
             "",
             loader_key=self.loader_key,
             first_epoch_s=self.first_epoch_s,
+            stretch=self.stretches,
             energy=self.spec.reads_energy,
         )
         session = self.new_session("live", {}, config, seed=0)

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from torch.utils.data import DataLoader, Dataset
 
 from autotune_spaces.knobs import create
+from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.core.agent import Agent
 from autotune_trials.protocol.messages import KnobChoice, SessionConfig
 
@@ -66,6 +67,38 @@ class Layer(nn.Linear):
 
 
 # ------------------------------------------------------------------ autocast
+
+
+class Cell(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = self.linear(torch.cat([x, h], -1))
+        return h, h
+
+
+@pytest.mark.parametrize("kind", ["cell", "lstm"])
+def test_a_recurrent_state_does_not_outlive_autocast(launch: Launch, kind: str) -> None:
+    agent = launch(amp_dtype="bfloat16")
+    model: Any = Cell() if kind == "cell" else nn.LSTM(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    state: Any = torch.zeros(4, 8)
+    if kind == "lstm":
+        state = (torch.zeros(1, 4, 8), torch.zeros(1, 4, 8))
+    dtypes = []
+    for step in range(8):
+        if step == 4:
+            agent.live.get(AutocastControl).set(None)
+        optimizer.zero_grad()
+        x = torch.randn(4, 8) if kind == "cell" else torch.randn(5, 4, 8)
+        out, state = model(x, state)
+        out.square().mean().backward()
+        optimizer.step()
+        state = state.detach() if kind == "cell" else tuple(s.detach() for s in state)
+        dtypes.append(out.dtype)
+    assert dtypes == [torch.bfloat16] * 4 + [torch.float32] * 4
 
 
 def test_parts_under_reentrant_checkpoints_are_autocast_as_the_rest(launch: Launch) -> None:

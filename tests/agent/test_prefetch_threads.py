@@ -122,7 +122,7 @@ def test_a_batch_asked_for_by_another_thread_ends_autocast_after_the_region(tmp_
         thread.join()
         assert torch.is_autocast_enabled("cpu")
         out.sum().backward()
-        assert not torch.is_autocast_enabled("cpu") and not control.region.in_use
+        assert not torch.is_autocast_enabled("cpu") and control.region.dtype is None
         assert model(torch.ones(1, 8)).dtype == torch.float32
         del optimizer  # without one, nothing trains
     finally:

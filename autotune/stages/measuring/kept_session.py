@@ -244,7 +244,16 @@ class KeptSession:
         own = _is_own(config, block)
         # it raised before it finished one iteration with these settings
         at_once = failure.kind == "crash" and failure.in_block == 0 and not own
-        if not at_once and self.room.may_have_ended(failure.kind, block):
+        ended = not at_once and self.room.may_have_ended(failure.kind, block)
+        if failure.kind == "crash" and (own or ended) and self.context.executor.stretches:
+            self.context.executor.stretches = False
+            self.restarts += 1
+            self.context.progress.note(
+                f"the job failed in a live session ({failure.detail}), perhaps because that makes"
+                " epochs longer; from now on they end where they do by themselves"
+            )
+            return block
+        if ended:
             self.restarts += 1
             if self.room.end_session():
                 return self.room.shortened(block)

@@ -100,6 +100,7 @@ class SessionConfig:
     # live: delay Hello until the second epoch has begun (so any evaluation is over), at most this
     # long
     first_epoch_s: float = 0.0
+    stretch: bool = True  # live: epochs of the training DataLoader do not end
     record_loss: bool = True
     # profile: also draw ranges for modules down to this depth below the entry module; 0: none
     nvtx_modules: int = 0

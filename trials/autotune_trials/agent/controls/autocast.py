@@ -9,8 +9,8 @@ an autocast region of the job's own, ours covers only the module call: regions m
 
 An iteration of ours may end in the middle of one of the job's (a GAN steps its critic, then feeds
 the critic tensors that its generator made earlier). Autocast is therefore switched off where the
-next batch is fetched; without a loader, a module that still gets a tensor of the old dtype is
-called under the old autocast.
+next batch is fetched. What the job still holds in the old dtype, such as a recurrent state, is cast
+where it enters a module.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ class AutocastRegion:
         self.entering = False  # the autocast being entered is ours
         self.ending = False  # switch off when the next batch is fetched
         self.due = False  # it is being fetched
-        self._fading: Any = None  # the dtype switched off last; tensors of it may still exist
         self.inside: Any = None  # the region we are in
         self.overdue = False  # it was to be left at the step, and could not
         self.entered = 0  # regions entered so far
@@ -53,27 +52,13 @@ class AutocastRegion:
         self.ending = dtype is None and self.dtype is not None and at_batch
         self.due = False
         if not self.ending:
-            self._fading, self.dtype = self.dtype, dtype
-
-    @property
-    def in_use(self) -> bool:
-        """Whether a dtype is set, or tensors of one may still exist."""
-        return self.dtype is not None or self._fading is not None
+            self.dtype = dtype
 
     def end(self) -> None:
         """Finish switching off, where the next batch is fetched."""
         self.leave()
         self.ending = self.due = False
-        self._fading = self.dtype = None
-
-    def fade(self, device: str, inputs: Iterable[Any]) -> Context | None:
-        """A context for a call without autocast whose inputs were made under it, else None."""
-        old = self._fading
-        if old is None or self.dtype is not None:
-            return None
-        if any(getattr(value, "dtype", None) is old for value in inputs):
-            return self._confined(self._torch.autocast(device, dtype=old))
-        return None
+        self.dtype = None
 
     def carry_on(self, device: str, inputs: Iterable[Any]) -> Context | None:
         """A context for a call in evaluation or backward whose inputs the region made, else None.
@@ -184,9 +169,12 @@ class AutocastControl(Control):
         dtype = None if value is None else getattr(self.torch, value)
         if dtype is not self.region.dtype:
             self._entered = self.region.entered
+        if dtype is not self.region.dtype:
+            for entry in live.entries:
+                entry.fade(self.region.dtype)
         self.region.set(dtype, at_batch)
         self._set_at = live.state.iterations
-        self.listen(self.region.in_use)
+        self.listen(self.region.dtype is not None)
         if value == "float16":
             self.scaling = self.scaling or LossScaling(
                 live, LossScaler(self.torch, live.config.loss_scale)
@@ -219,7 +207,7 @@ class AutocastControl(Control):
         region = self.region
         if region.inside is None:
             region.end()
-            self.listen(region.in_use)
+            self.listen(False)
 
     def batch_given(self, given: GivenBatch) -> None:
         live, loader = self.live, given.loader
@@ -246,10 +234,8 @@ class AutocastControl(Control):
         # state itself
         if state.in_backward:
             return (
-                (region.enter(device) if entry.checkpointed or entry.in_region else None)
-                or region.carry_on(device, args)
-                or region.fade(device, args)
-            )
+                region.enter(device) if entry.checkpointed or entry.in_region else None
+            ) or region.carry_on(device, args)
         if region.overdue:
             region.leave()
             self.torch.clear_autocast_cache()  # if it cannot be left here, either
@@ -261,7 +247,7 @@ class AutocastControl(Control):
             # perhaps by ``p.data``, which counts no version: cast anew
             self.torch.clear_autocast_cache()
         state.took_gradients = False
-        return confined or region.fade(device, args)
+        return confined
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> Context | None:
         region, state, device = self.region, self.live.state, self.live.device

@@ -28,6 +28,7 @@ SLOT = "_compiled_call_impl"
 # call would cost all later look-ups in it, and they let fake tensors through.
 TRACED = ("Module.__call__", "autocast.__enter__")
 OWN_USERS = 2  # of a parameter's storage
+FADING = 3  # iterations after a switch in which the job may hold tensors of the old dtype
 OUTPUTS_KEPT = 64  # latest output tensors, to be copied out of a CUDA graph's memory
 RECORDED = 3  # calls until a CUDA graph has been warmed up, recorded and replayed
 
@@ -44,6 +45,7 @@ class SlotCall:
         self._computes_gradients = live.torch.is_grad_enabled
         self._anything_trainable = live.anything_trainable
         self._exporting = live.torch.compiler.is_dynamo_compiling
+        self._tracing = live.torch.jit.is_tracing
 
     def _clone(self, module: Any) -> Any | None:
         """The called module if it is a clone that shares this slot because it was made from the
@@ -95,7 +97,7 @@ class EntryCall(SlotCall):
         clone = self._clone(module)
         if clone is not None:
             return clone._call_impl(*args, **kwargs)
-        if state.stopped or state.inside_entry:
+        if state.stopped or state.inside_entry or self._tracing():
             return module._call_impl(*args, **kwargs)
         gradless = not self._computes_gradients()
         trains = module.training or entry.trains_in_evaluation
@@ -122,6 +124,9 @@ class Entry:
     def __init__(self, module: Any, live: LiveJobControl) -> None:
         self.reference: Callable[[], Any] = weakref.ref(module)
         self._live, self._torch = live, live.torch
+        # dtype of autocast that was switched off lately: the job may still hold tensors of it
+        self._fading: Any = None
+        self._fading_until = 0  # this many iterations
         self._call: Any = lambda: None  # weak reference to our object in the slot
         self._mode: str | None = None
         self._worked = 0  # calls of the compiled forward that have worked
@@ -198,6 +203,8 @@ class Entry:
 
     def run(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the module's forward as the knobs want it; the caller keeps the module alive."""
+        if self._fading is not None:
+            args, kwargs = self._in_own_dtype((args, kwargs))
         if self._channels_last:
             args = tuple(self._laid_out(a) for a in args)
             kwargs = {k: self._laid_out(v) for k, v in kwargs.items()}
@@ -208,6 +215,25 @@ class Entry:
             return result
         with self._live.patches.suspended(*TRACED):
             return self._compiled_run(args, kwargs)
+
+    def fade(self, dtype: Any) -> None:
+        """Autocast to ``dtype`` is switched off; None: it is switched on."""
+        self._fading, self._fading_until = dtype, self._live.state.iterations + FADING
+
+    def _in_own_dtype(self, inputs: Any) -> Any:
+        """``inputs``, with tensors that autocast made before it was switched off (a recurrent state,
+        what a GAN's generator made) in the dtype of the module's parameters."""
+        from torch.utils._pytree import tree_map_only
+
+        own = next((p.dtype for p in self.module.parameters() if p.is_floating_point()), None)
+        old = self._fading
+        if self._live.state.iterations > self._fading_until:
+            self._fading = None
+        if own is None or own is old:
+            return inputs
+        return tree_map_only(
+            self._torch.Tensor, lambda t: t.to(own) if t.dtype is old else t, inputs
+        )
 
     def _compiled_run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run the compiled forward; the first call and new shapes compile. If the compiler fails,

@@ -137,7 +137,9 @@ class LiveMode(Mode):
             self.show_life()
         # a loader iterated together with others must end where it normally does: zip(…,
         # strict=True) checks that
-        agent.loaders.set_stretch(not self._first_epoch and not agent.consumption.walks_together)
+        agent.loaders.set_stretch(
+            agent.config.stretch and not self._first_epoch and not agent.consumption.walks_together
+        )
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> None:
         if self._run is not None and self._alive_s:

@@ -72,7 +72,11 @@ def install_grad(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobT
             from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack as outside
 
             with outside():
-                loop.start_functional(_plain(torch, args[0] if args else None))
+                loss = _plain(torch, args[0] if args else None)
+            if without_numbers(loss):  # dynamo traces the job's function
+                return original(*args, **kwargs)
+            with outside():
+                loop.start_functional(loss)
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:

@@ -276,7 +276,7 @@ def test_accelerate_launch_through_the_front_door(tmp_path: Path) -> None:
     seen = result["observation"]
     assert result["verdict"] in ("tuned", "keep-baseline")
     assert (seen["job"]["world_size"], seen["job"]["samples_per_step"]) == (2, 16.0)
-    assert "gives each process whole batches" in seen["withdrawn"]["batch_size"]
+    assert "BatchSamplerShard" in seen["withdrawn"]["batch_size"]
     assert {"num_workers", "ddp_bucket_cap_mb"} <= set(seen["domains"]) and seen["defaults"][
         "ddp_bucket_cap_mb"
     ] == 80

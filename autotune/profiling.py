@@ -15,7 +15,7 @@ from autotune.journal import Journal, clock
 from autotune.report.profile import status, write_profile
 from autotune.report.terminal.plain import open_progress
 from autotune.results import Profile
-from autotune.run_directory import move_aside
+from autotune.run_directory import check_apart, move_aside
 from autotune.running import open_executor
 from autotune.stages.context import RunContext
 from autotune.stages.profile import explain_alone
@@ -41,9 +41,10 @@ def profile_job(
 
     Raises:
         BaselineError, HookError: the job fails, or the agent cannot get in.
-        InputError: the disk is full, or read-only.
+        InputError: the job is in ``directory``, or the disk is full or read-only.
     """
     began = time.monotonic()
+    check_apart(directory, spec.workdir, "--out")
     move_aside(directory, "--out")
     journal = Journal(directory / "journal.jsonl", clock())
     with (

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from autotune_spaces.knobs import create
 from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.core.agent import Agent
+from autotune_trials.agent.facts.job_facts import fingerprint
 from autotune_trials.protocol.messages import KnobChoice, SessionConfig
 
 Launch = Callable[..., Agent]
@@ -67,6 +68,28 @@ class Layer(nn.Linear):
 
 
 # ------------------------------------------------------------------ autocast
+
+
+class FrozenNorm(nn.Module):
+    """As torchvision's detection models have it: no momentum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("running_mean", torch.zeros(8))
+        self.eps = 1e-5
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - self.running_mean
+
+
+def test_settings_of_normalization_are_told_where_there_are_any(launch: Launch) -> None:
+    agent = launch()
+    model = nn.Sequential(nn.Linear(8, 8), FrozenNorm(), nn.BatchNorm1d(8, momentum=0.2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(4, 8)).square().mean().backward()
+        optimizer.step()
+    assert fingerprint(agent)["normalization"] == [[None, 1e-5], [0.2, 1e-5]]
 
 
 class Cell(nn.Module):

@@ -199,6 +199,11 @@ def test_figures_that_an_optimizer_keeps_in_its_groups_are_no_settings() -> None
     assert kept == expected
 
 
+def test_a_wrapper_without_defaults_has_settings() -> None:
+    wrapper = SimpleNamespace(param_groups=[{"lr": 0.1, "trust": 2.0, "params": [torch.ones(3)]}])
+    assert _settings(wrapper)["groups"] == [{"lr": 0.1, "parameters": 3}]
+
+
 def test_of_a_closure_that_is_called_again_only_the_first_gradient_is_probed() -> None:
     model = torch.nn.Linear(4, 1)
     state = SimpleNamespace(in_step=False)

@@ -67,8 +67,13 @@ def test_a_run_directory_that_holds_the_job_is_refused(
     (home / "train.py").touch()
     (home / "job.yaml").write_text("command: python train.py\n")
     monkeypatch.chdir(home)
-    for words in (["run", "job.yaml", "--fresh"], ["run", "job.yaml"]):
-        assert main([*words, "--run-dir", place]) == 2
+    for words in (
+        ["run", "job.yaml", "--fresh", "--run-dir"],
+        ["run", "job.yaml", "--run-dir"],
+        ["judge", "job.yaml", "job.yaml", "--run-dir"],
+        ["profile", "job.yaml", "--out"],
+    ):
+        assert main([*words, place]) == 2
         assert "working directory is in it" in capsys.readouterr().err
     assert (home / "train.py").exists() and not (home / "journal.jsonl").exists()
 

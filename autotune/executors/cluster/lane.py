@@ -45,7 +45,7 @@ class Slot(Executor):
 
     Args:
         actors: with the handle of its :class:`autotune.executors.cluster.slot.Slot`.
-        owner: its ``loader_key`` and ``first_epoch_s`` apply to these sessions, too.
+        owner: its ``loader_key``, ``first_epoch_s`` and ``stretches`` apply to these sessions, too.
         head: of the cluster; its loss is noticed while a slot works, too.
     """
 
@@ -109,7 +109,11 @@ class Slot(Executor):
         home = self._sessions.new("live", self.node)
         try:
             hello: Hello = self.ask(
-                "open_live", self._owner.loader_key, self._owner.first_epoch_s, str(home)
+                "open_live",
+                self._owner.loader_key,
+                self._owner.first_epoch_s,
+                self._owner.stretches,
+                str(home),
             )
         except SessionFailed:
             self.bring("pack", home)

@@ -93,11 +93,14 @@ class Slot:
 
         return tuple(ray.get([outpost.describe.remote() for outpost in self._outposts]))
 
-    def open_live(self, loader_key: str, first_epoch_s: float, home: str) -> Answer:
+    def open_live(
+        self, loader_key: str, first_epoch_s: float, stretches: bool, home: str
+    ) -> Answer:
         """Start a session; ``home``: what its directory will be called where the tuner runs."""
 
         def do() -> Hello:
             self._local.loader_key, self._local.first_epoch_s = loader_key, first_epoch_s
+            self._local.stretches = stretches
             self._live = self._local.open_live()
             return self._live.hello
 

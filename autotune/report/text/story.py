@@ -179,7 +179,8 @@ def priced(seconds: float, price: object) -> str:
 
 
 def training_words(training: TrainingTime, price: object = None) -> str:
-    """``20,000 steps (planned_steps), start to end: about 7 min 40 s before, 3 min 55 s after, 1.96× overall.``
+    """``20,000 steps (planned_steps), start to end: about 7 min 40 s before, 3 min 55 s after, 1.96×
+    overall.``
 
     ``price``: see :func:`priced`.
     """

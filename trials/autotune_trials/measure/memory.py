@@ -1,7 +1,7 @@
 """Peak memory of a window: on CUDA the memory reserved by the allocator, which determines whether
 the job runs out of memory (under an allocator that keeps no count, such as RAPIDS' RMM, what is in
-use on the device at the end of the window); on a CPU the memory of the session's processes, or with several ranks
-of this one and those below it.
+use on the device at the end of the window); on a CPU the memory of the session's processes, or with
+several ranks of this one and those below it.
 
 ``device``: the CUDA device used for training, as a torch.device; None: a CPU.
 """

@@ -169,7 +169,6 @@ class AutocastControl(Control):
         dtype = None if value is None else getattr(self.torch, value)
         if dtype is not self.region.dtype:
             self._entered = self.region.entered
-        if dtype is not self.region.dtype:
             for entry in live.entries:
                 entry.fade(self.region.dtype)
         self.region.set(dtype, at_batch)

@@ -170,8 +170,9 @@ class RecordMode(Mode):
         Only a short message is sent: a whole record would change the job's heap."""
         self.agent.timer.finish()
         with self._workers_stopped():
-            if not self._goes_on(window, lambda: self._tell_pace(window)):
-                self.agent.stop()
+            goes_on = self._goes_on(window, lambda: self._tell_pace(window))
+        if not goes_on:
+            self.agent.stop()
 
     def _workers_stopped(self) -> AbstractContextManager[None]:
         """While this lasts, DataLoader workers make no batches that no iteration is charged for.
@@ -200,16 +201,18 @@ class RecordMode(Mode):
             self._result = window.close()
             # by now a loader that had to be found first has been switched too
             self._in_force = in_force(self.agent)
-            if not self._profiles:
-                self._finish()
         if self._profiles:
             self._start_profiling()
+        else:
+            self._finish()
 
     def _finish(self) -> None:
         """Send the record, then hold the job until the tuner ends it or asks for more
         iterations."""
         assert self._window is not None
-        if self._goes_on(self._window, lambda: self._send(ended_early=False)):
+        with self._workers_stopped():
+            goes_on = self._goes_on(self._window, lambda: self._send(ended_early=False))
+        if goes_on:
             self.stage, self._take = Stage.RECORDING, self._record
             self._result = None  # closed again, with more iterations, if the job ends early
         else:

@@ -218,7 +218,9 @@ def fingerprint(agent: Agent) -> dict[str, Any]:
             if "Dropout" in type(m).__name__ and isinstance(getattr(m, "p", None), (int, float))
         ],
         "normalization": [
-            [m.momentum, m.eps] for m in modules if hasattr(m, "running_mean") and hasattr(m, "eps")
+            [_plain(getattr(m, name, None)) for name in ("momentum", "eps")]
+            for m in modules
+            if hasattr(m, "running_mean")
         ],
         "loss_modules": sorted(agent.traits.loss_modules),
         "scaler": agent.traits.scaler,
@@ -320,7 +322,8 @@ def _is_setting(optimizer: Any, name: str, value: Any) -> bool:
     """Whether it is a setting, and no figure that the optimizer keeps there (Prodigy's ``d``)."""
     if name in IMPLEMENTATION_SETTINGS:
         return False
-    return name in HYPERPARAMETERS or _plain(value) == _plain(optimizer.defaults.get(name))
+    defaults = getattr(optimizer, "defaults", None) or {}  # a wrapper may have none
+    return name in HYPERPARAMETERS or _plain(value) == _plain(defaults.get(name))
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 
 from autotune.run_directory import JOURNAL, find_directory
-from autotune.tracking.ui import free_port, server_command, store_to_show
+from autotune.tracking.ui import free_port, pages_to_open, server_command, store_to_show
+
+MOST_PAGES = 10
 
 
 def ui(
@@ -26,12 +28,20 @@ def ui(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
 ) -> None:
     """Compare trials in MLflow's web UI. It is served to this machine only; Ctrl-C stops it."""
-    store = store_to_show(run and (find_directory(run, JOURNAL) or run), uri)
+    run_dir = run and (find_directory(run, JOURNAL) or run)
+    store = store_to_show(run_dir, uri)
+    pages = pages_to_open(run_dir, store)
     if store.kind == "http":
-        typer.echo(f"The record is on a server that is already running: {store.shown}")
+        server = store.shown.rstrip("/")
+        typer.echo(f"The record is on a server that is already running: {server}")
+    else:
+        port = free_port(port)
+        server = f"http://127.0.0.1:{port}"
+        typer.echo(f"MLflow: {server}  (ready in a few seconds; Ctrl-C stops it)")
+    for name, page in list(pages.items())[:MOST_PAGES]:
+        typer.echo(f"  the trials of {name}: {server}/{page}")
+    if store.kind == "http":
         return
-    port = free_port(port)
-    typer.echo(f"MLflow: http://127.0.0.1:{port}  (ready in a few seconds; Ctrl-C stops it)")
     sys.stdout.flush()
     argv, env = server_command(store, port)
     # MLflow's server forwards signals to its own processes, so it can replace this one.

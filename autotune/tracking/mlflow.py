@@ -67,6 +67,7 @@ class Sender:
 
     def _reset(self) -> None:
         self.offset, self.spool_id, self.study_key = 0, "", ""
+        self.page = ""  # of MLflow's UI, with the trials in charts
         self.runs: dict[str, str] = {}  # autotune.key -> run id
         # (autotune.key, path, folder) of artifacts to send once everything else has been: a store
         # that takes no artifacts from here holds nothing else up
@@ -170,6 +171,7 @@ class Sender:
                 self.offset, self.runs = offset, runs
                 self.spool_id, self.study_key = data["spool"], data["study"]
                 self.doubts = dict(data.get("doubts", {}))
+                self.page = str(data.get("page", ""))
                 self.artifacts = [
                     (key, path, folder) for key, path, folder in data.get("artifacts", ())
                 ]
@@ -187,6 +189,7 @@ class Sender:
             "runs": study,
             "doubts": self.doubts,
             "artifacts": self.artifacts,
+            "page": self.page,
             "uri": self.store.shown,
         }
         publish(self.cursor, json.dumps(data))
@@ -262,8 +265,9 @@ class Sender:
             both = tags.get(BOTH_TAG, "")
             view = charts.view(run_id, knobs.split(","), both.split(",") if both else ())
             self._client.set_experiment_tag(self.experiment_id, charts.VIEW_TAG + key, view)
-            where = charts.link(self.experiment_id, key)
-            tags[NOTE_TAG] = f"{tags.get(NOTE_TAG, '')}\n\n[Its trials in charts]({where})".strip()
+            self.page = charts.link(self.experiment_id, key)
+            note = f"{tags.get(NOTE_TAG, '')}\n\n[Its trials in charts]({self.page})"
+            tags[NOTE_TAG] = note.strip()
         self._log(run_id, event, event.data["params"], (), tags)
         self._client.set_terminated(run_id, event.data["status"], event.time_ms)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import socket
 import sys
@@ -10,10 +12,12 @@ from pathlib import Path
 from autotune.errors import InputError
 from autotune.job.run_dir import RUNS
 from autotune.secrets import MASK
+from autotune.tracking.spool import SpoolPaths
 from autotune.tracking.stores import EXPECTED, Store, resolve
 from autotune.tracking.sync import target_of
 
 PORTS_TRIED = 20
+SPOOLS = "*/tracking/spool.jsonl"
 
 
 def store_to_show(run_dir: Path | None, uri: str | None) -> Store:
@@ -42,6 +46,22 @@ def store_to_show(run_dir: Path | None, uri: str | None) -> Store:
         )
         raise InputError(f"nothing is recorded in {store.database} yet", where=where, remedy=remedy)
     return store
+
+
+def pages_to_open(run_dir: Path | None, store: Store) -> dict[str, str]:
+    """Run -> page of the UI with its trials in charts; of ``run_dir``, else of all runs here.
+
+    The newest run comes first; those that are not finished have none.
+    """
+    runs = [run_dir] if run_dir else [spool.parents[1] for spool in RUNS.glob(SPOOLS)]
+    found: dict[str, tuple[float, str]] = {}
+    for run in runs:
+        experiment = target_of(run)[1] or run.resolve().name
+        cursor = SpoolPaths(run).cursor(store.uri, experiment)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not sent there yet
+            if page := json.loads(cursor.read_text())["page"]:
+                found[run.name] = cursor.stat().st_mtime, page
+    return {run: page for run, (_, page) in sorted(found.items(), key=lambda at: -at[1][0])}
 
 
 def server_command(store: Store, port: int) -> tuple[list[str], dict[str, str]]:

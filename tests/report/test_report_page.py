@@ -20,7 +20,7 @@ from autotune.report.plots.loss import loss_svg, write_loss_plot
 from autotune.report.plots.trials import trials_svg
 from autotune.results import LossVerdict
 
-VOID = {"meta", "link", "br", "img", "hr"}
+VOID = {"meta", "link", "br", "wbr", "img", "hr"}
 RUN = Path("autotune-runs/digits-cnn")
 
 

@@ -13,9 +13,11 @@ from empty_store import empty_store
 from server_processes import a_port, mlflow_server
 from small_study import TRIALS
 
+from autotune.job.run_dir import RUNS
 from autotune.tracking import open_tracker
 from autotune.tracking.base import BOTH_TAG, NOTE_TAG, SEARCHED_TAG
 from autotune.tracking.charts import VIEW_TAG
+from autotune.tracking.ui import pages_to_open, store_to_show
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -70,6 +72,21 @@ def test_a_study_links_to_a_view_of_its_trials(tmp_path: Path) -> None:
     assert (both["xaxis"]["key"], both["yaxis"]["key"]) == BOTH
     assert all(set(knobs["selectedParams"]) == set(run.data.params) for run in shown)
     assert [speedups["metricKey"]] == knobs["selectedMetrics"] == ["speedup"]
+
+
+def test_ui_links_to_the_views_of_finished_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    empty_store(RUNS / "mlflow.db")
+    run_dir = RUNS / "digits"
+    store = store_to_show(None, None)
+    _, _, study = a_study(store.uri, run_dir)
+    unfinished = RUNS / "second"
+    open_tracker("auto", "digits", unfinished).start_study("study", "second", {}, {})
+    assert pages_to_open(run_dir, store) == {"digits": the_link(study)}
+    assert pages_to_open(None, store) == {"digits": the_link(study)}
+    assert pages_to_open(unfinished, store) == {}
 
 
 @pytest.mark.browser

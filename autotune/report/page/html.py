@@ -28,6 +28,7 @@ from autotune_trials.paths import publish
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from markupsafe import Markup
 
 
 FILE_NAME = "report.html"
@@ -58,6 +59,13 @@ def write_report(result: Result, run_dir: Path) -> Path:
     return path
 
 
+def breakable(name: str) -> Markup:
+    """A long name that breaks after its colons and underscores only, if these suffice."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("(::|_)", r"\1<wbr>", str(escape(name))))
+
+
 def page_environment() -> Environment:
     """The Jinja environment: escapes everything, has :mod:`autotune.words` functions as filters."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -70,6 +78,7 @@ def page_environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
+        breakable=breakable,
         clean=lambda text: words.clean(text, LONGEST_TEXT),
         config=words.config_words,
         duration=words.duration_words,

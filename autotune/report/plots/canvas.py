@@ -40,6 +40,7 @@ MARKS = Palette(
 ON_WHITE = Palette(
     *"#1c2430 #5b6675 #d8dee6 #2563c9 #0f7b4f #a15c00 #b42331 #9db7dc #4c86d6 #0f7b4f".split()
 )
+COLUMNS = 3  # of a legend
 WIDTH_IN = 4.4  # small, so that text on a phone is nearly as large as the page's
 SIZE_IN = (WIDTH_IN, 3.4)
 
@@ -113,11 +114,14 @@ def legend(axes: Any, palette: Palette, order: Sequence[str] = ()) -> None:
     for panel in axes.figure.axes:
         entries |= dict(zip(*reversed(panel.get_legend_handles_labels()), strict=True))
     labels = list(dict.fromkeys(label for label in (*order, *entries) if label in entries))
+    # matplotlib fills column by column; this reads row by row
+    columns = min(COLUMNS, len(labels)) or 1
+    labels = [label for column in range(columns) for label in labels[column::columns]]
     shown = axes.figure.legend(
         [entries[label] for label in labels],
         labels,
         loc="outside upper left",
-        ncols=3,
+        ncols=columns,
         frameon=False,
         fontsize=10,
         handletextpad=0.4,

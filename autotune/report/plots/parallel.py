@@ -133,7 +133,7 @@ def _draw(
     for speed in sorted({low, 1.0, high}):
         x = (speed - low) / span
         axes.plot([x], [last], "|", color=palette.muted, markersize=7)
-        if speed != 1.0 or (0.15 < x < 0.85) or speed in (low, high):
+        if speed in (low, high) or 0.3 < x < 0.7:  # else it would touch the label at the end
             anchor = "left" if x < 0.15 else "right" if x > 0.85 else "center"
             said = words.factor_words(speed)
             label(axes, x, last + 0.14, said, palette.muted, ha=anchor, **VALUE_TEXT)

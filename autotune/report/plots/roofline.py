@@ -84,9 +84,9 @@ def _draw(axes: Any, sides: Mapping[str, Side], peaks: Sequence[Peak], palette: 
         axes.annotate(
             name,
             (right, peak / 1e9),
-            xytext=(-2, 3),
+            xytext=(4, 0),
             textcoords="offset points",
-            ha="right",
+            va="center",
             color=palette.muted,
             fontsize=9,
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from bare_runs import run_bare
 from tiny_tuner import Tuner
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 
@@ -458,6 +459,36 @@ print("trained")
     tuner.start(source, "launch", {"optimizer_impl": "foreach"})
     code, out, err = tuner.finish()
     assert (code, out.split()) == (0, ["trained"]), err
+
+
+COMPILED_STEP = """
+import torch
+import torch._dynamo.utils as dynamo
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+@torch.compile(backend="eager")
+def train_step(x):
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+for (x,) in torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(80, 8)), 4):
+    train_step(x)
+print(dynamo.counters["stats"]["unique_graphs"])
+"""
+
+
+@pytest.mark.parametrize("mode", ["launch", "fixed"])
+def test_a_compiled_training_step_is_compiled_as_without_us(
+    mode: str, tuner: Tuner, tmp_path: Path
+) -> None:
+    """Dynamo calls our hooks while it compiles the step's frames, and would compile ours, too."""
+    (tmp_path / "train.py").write_text(COMPILED_STEP)
+    without_us = run_bare(tmp_path)
+    tuner.start(COMPILED_STEP, mode, {"gc": "freeze"})
+    code, out, err = tuner.finish()
+    assert (code, out) == (0, without_us), err
+    assert "does not know how to trace" not in err
 
 
 class Probing(torch.nn.Module):

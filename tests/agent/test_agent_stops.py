@@ -10,7 +10,7 @@ from tiers import slow
 
 PROGRAM = """
 import os, random, sys, threading
-import torch, torch.utils.data.dataloader, torch.optim.lr_scheduler
+import torch, torch._dynamo, torch.utils.data.dataloader, torch.optim.lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 from autotune_trials import api
 from autotune_trials.agent.core.agent import Agent
@@ -37,6 +37,7 @@ def found():
         for owner in OWNERS for name, value in list(vars(owner).items()) if name not in PASSING
     }
     torchs = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torchs += (tuple(torch._dynamo.trace_rules.SKIP_DIRS),)
     hooks = [list(hooks) for hooks in STEPS]
     return attributes, hooks, list(base.after_fork), sys.excepthook, torchs
 

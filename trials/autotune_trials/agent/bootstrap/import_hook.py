@@ -27,6 +27,11 @@ def call(name: str, function: Callable[[Any], None]) -> None:
         sys.meta_path.insert(0, _Finder())
 
 
+def forget(name: str) -> None:
+    """Nothing is to be called any more after ``name`` has been executed."""
+    _wanted.pop(name, None)
+
+
 class _Finder:
     """Asks the other finders, and hooks the loader they return."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -50,10 +51,14 @@ def copy_of(
 
 
 def bare_step(optimizer: Any) -> Callable[[Any], object]:
-    """The class's ``step`` without torch's hooks and profiler ranges, and so without ours."""
+    """The class's ``step`` without torch's hooks and profiler ranges, and so without ours; not
+    compiled even where the job's own steps are.
+    """
     step: Any = type(optimizer).step
     while hasattr(step, "__wrapped__"):
         step = step.__wrapped__
+    if "torch._dynamo" in sys.modules:
+        step = sys.modules["torch"].compiler.disable(step)
     found: Callable[[Any], object] = step
     return found
 

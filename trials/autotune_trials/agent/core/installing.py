@@ -21,6 +21,7 @@ from autotune_trials.agent.patches import (
     scripting,
     seeds,
     settings,
+    tracing,
 )
 from autotune_trials.measure.nvtx import nvtx_ranges
 from autotune_trials.paths import SessionPaths
@@ -55,6 +56,7 @@ def install(agent: Agent) -> None:
         traits,
         agent.losses.on_scaled if agent.mode.measures else None,
     )
+    tracing.install(patches)
     ddp.install(patches, torch, agent.live)
     scripting.install(patches, torch)
     agent.modules.watch(True)

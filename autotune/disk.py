@@ -1,6 +1,6 @@
-"""A disk that refuses a run's files, or has no locks, is no bug and no verdict.
+"""Reports full and read-only disks as input errors, and locks files.
 
-If it refuses files, the run stops, and the same command resumes it. A file that the user asked for
+If a disk refuses files, the run stops, and the same command resumes it. A file that the user asked for
 and that cannot be written is wrong input.
 """
 

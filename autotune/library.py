@@ -7,8 +7,9 @@
     result = autotune.load_result("autotune-runs/digits")          # of an earlier run
     text = autotune.export_settings("autotune-runs/digits", "shell")    # tuned settings in another form
 
-The first three run the job. Each writes its directory as the command does, resumes where an earlier
-call stopped, prints nothing, and raises the errors of :mod:`autotune.errors`.
+The first three run the job. Each writes its directory as the command does, prints nothing, and
+raises the errors of :mod:`autotune.errors`. ``tune`` and ``judge`` resume where an earlier call
+stopped; ``profile`` starts over.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ GAIN = {
 FACTOR = {
     "throughput": "the samples per second",
     "time_to_train": "the speed from start to end",
-    "cost": "the training for the money",
+    "cost": "the training per unit of cost",
     "energy": "the samples per joule",
 }
 

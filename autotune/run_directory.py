@@ -29,8 +29,8 @@ WRITTEN = (
 )
 Contents = Literal["run", "profile", "judgement", ""]
 NOT_TUNED = {
-    "profile": "this is a profile, in which nothing was tuned",
-    "judgement": "this is a judgement, in which nothing was tuned",
+    "profile": "this is a profile; it has no tuned settings",
+    "judgement": "this is a judgement; it has no tuned settings",
 }
 # the file written last, and the one to look at
 PAGES = {"profile": (PROFILE_SUMMARY, "profile.html"), "judgement": (JUDGEMENT, JUDGEMENT)}
@@ -146,7 +146,7 @@ def move_aside(directory: Path, option: str = "--run-dir") -> None:
         return
     if not contents(directory):
         raise InputError(
-            "it contains something other than a run",
+            "it is neither empty nor a run's directory",
             where=str(directory),
             expected="an empty directory, a new one, or one of an earlier run",
             remedy=f"choose another with {option}",
@@ -170,19 +170,33 @@ def move_aside(directory: Path, option: str = "--run-dir") -> None:
         ) from None
 
 
-def check_ours(directory: Path) -> None:
-    """Refuse a directory in which the run would overwrite the user's own files.
+def check_ours(directory: Path, kind: Contents) -> None:
+    """Refuse a directory in which a run would overwrite the user's own files, or read the records
+    of another command.
+
+    Args:
+        kind: what the command would write there.
 
     Raises:
-        InputError: there is no run in it, but a file with the name of a run's.
+        InputError: there is no run in it, but a file with the name of a run's; or it is of another
+            kind.
     """
     foreign = [name for name in WRITTEN if (directory / name).exists()]
     if foreign and not (directory / JOURNAL).exists():
         raise InputError(
-            f"it contains no journal of a run, but {foreign[0]}, which the run would overwrite",
+            f"it is no run's directory, and a run would overwrite its {foreign[0]}",
             where=str(directory),
             expected="an empty directory, a new one, or one of an earlier run",
-            remedy="choose another with --run-dir; if it is a run's, --fresh moves it aside",
+            remedy="choose another with --run-dir",
+        )
+    found = contents(directory)
+    begun = (directory / JOURNAL).exists() and next(_entries(directory / JOURNAL), None) is not None
+    if begun and found != kind:
+        raise InputError(
+            f"it is the directory of a {found}",
+            where=str(directory),
+            expected=f"an empty directory, a new one, or one of an earlier {kind}",
+            remedy="choose another with --run-dir; --fresh moves this one aside",
         )
 
 
@@ -196,7 +210,7 @@ def check_apart(directory: Path, workdir: Path, option: str = "--run-dir") -> No
     """
     if Path(os.path.realpath(workdir)).is_relative_to(os.path.realpath(directory)):
         raise InputError(
-            "the job's working directory is in it",
+            "it contains the job's working directory",
             where=str(directory),
             expected="a directory of its own for the run",
             remedy=f"choose another with {option}; one below the working directory is fine",

@@ -42,7 +42,7 @@ from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish
 
 FINISHED = (
-    "--fresh runs it again (proving the recorded answer, if there is one); --fresh --no-history"
+    "--fresh starts a new run (which first proves the recorded answer again); --fresh --no-history"
     " searches from scratch"
 )
 
@@ -88,7 +88,7 @@ def _tune_job(
     history = history and spec.remembered
     check_apart(run_dir, spec.workdir)
     if not fresh:
-        check_ours(run_dir)
+        check_ours(run_dir, "run")
     other_torch = _other_torch(spec, run_dir, store) if history and not fresh else ""
     aside = fresh or bool(other_torch)
     if not offline and (aside or not (run_dir / "result.json").exists()):

@@ -56,6 +56,19 @@ def mask_url(text: str) -> str:
     return _USERINFO.sub(lambda m: f"{m['scheme']}{MASK}@", text)
 
 
+def url_secrets(text: str) -> list[tuple[str, str]]:
+    """The passwords and signatures in the URLs of ``text``: (value, a pattern that finds it)."""
+    found = []
+    for match in _USERINFO.finditer(text):
+        value = match["user"].partition(":")[2] or match["user"]
+        found.append((value, rf"(?<=[:/]){re.escape(value)}(?=@)"))
+    for url in _URL.findall(text):
+        for match in _QUERY.finditer(url):
+            value = match[0].removeprefix(match["before"])
+            found.append((value, rf"(?<==){re.escape(value)}"))
+    return found
+
+
 def mask(values: Mapping[str, object]) -> dict[str, object]:
     """``values`` with those of secret names, and passwords inside URLs, replaced."""
     return {

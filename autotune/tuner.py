@@ -54,7 +54,7 @@ from autotune.stages.decisions.build_up import credit
 from autotune.stages.decisions.culprit import culprits
 from autotune.stages.decisions.worth_it import break_even_steps, paid_back_words
 from autotune.stages.explain import explain, trace_trials
-from autotune.stages.measuring.fresh import FIRST_RUN, first_look_s, pair_s
+from autotune.stages.measuring.fresh import FEWEST_PAIRS, FIRST_RUN, first_look_s, pair_s, rounds
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.observe import observe
 from autotune.stages.recall import recall_job
@@ -299,13 +299,14 @@ def prove(
     last: Confirmation | None = None
     loss = NOT_NEEDED
     seen_through = False  # whether a variant was tried although the time was up
+    look_s = first_look_s(context, observation)  # of a finalist
     while (variants or queue) and len(seen) < most:
         candidate = (variants or queue)[0]
         config = candidate.config
         if key_of(config) in seen:
             (variants or queue).pop(0)
             continue
-        ahead_s = first_look_s(context, observation) + explain_s(context, observation)
+        ahead_s = look_s + explain_s(context, observation)
         late = bool(rejected) and context.out_of_time_at(key_of(config), ahead_s)
         if late and (not variants or seen_through):
             left_out = Rejected(
@@ -334,6 +335,7 @@ def prove(
         pairs = Pairs(context, config, {}, label, cold_s)
         before = VARIANTS - most + len(seen) - 1  # an answer from the history counts, too
         last, loss = confirm(context, observation, config, pairs, before), NOT_NEEDED
+        look_s = rounds(context, FEWEST_PAIRS) * pairs.pair_s() or look_s  # as timed now
         if not last.adopted:
             rejected.append(Rejected(config, f"not proven {better}: {last.reason}"))
             continue

@@ -47,7 +47,7 @@ def compare(
             + "; ".join(comparison.differences),
             where=f"{run_a} and {run_b}",
             expected="two runs of the same command, on the same hardware, with the same torch",
-            remedy="--anyway compares them nevertheless",
+            remedy="pass --anyway to compare them regardless",
         )
     print_captured(lambda console: print_comparison(console, comparison))
     if html is not None:

@@ -161,10 +161,10 @@ def _print(report: dict[str, Any]) -> None:
         facts.add_row(what, value)
     console.print("This machine", style="bold")
     console.print(facts)
-    console.print("\nWhat could be better", style="bold")
+    console.print("\nRecommendations", style="bold")
     for line in report["missing"] or ["nothing found"]:
         console.print(f"- {line}", markup=False)
-    console.print(f"\nThe knobs, for an ordinary image job on {machine['device']}", style="bold")
+    console.print(f"\nKnobs for a typical image job on {machine['device']}", style="bold")
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     for row in report["knobs"]:
@@ -175,7 +175,7 @@ def _print(report: dict[str, Any]) -> None:
 
 def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
     machine, libraries = report["machine"], report["libraries"]
-    gpu = "none that torch can use"
+    gpu = "none usable by this torch"
     if machine["device"] == "cuda":
         capability = ".".join(map(str, machine["compute_capability"]))
         gpu = (
@@ -183,10 +183,10 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
             f" {machine['device_memory_gib']:.0f} GiB, capability {capability}, CUDA"
             f" {machine['cuda_version']}, cuDNN {machine['cudnn_version']}"
         )
-    flags = ", ".join(machine["cpu_flags"]) or "none that knobs look for"
+    flags = ", ".join(machine["cpu_flags"]) or "none that matters to a knob"
     return [
         ("CPU", f"{machine['cores']} cores usable, {machine['cpu_model']} ({flags})"),
-        ("CPU governor", report["cpu_governor"] or "not shown by this kernel"),
+        ("CPU governor", report["cpu_governor"] or "not reported by this kernel"),
         ("memory", f"{machine['memory_gib']:.1f} GiB"),
         ("/dev/shm", f"{machine['shm_gib']:.1f} GiB free"),
         ("GPU", gpu),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Annotated
 
@@ -61,6 +62,14 @@ def init(
             where=str(output),
             expected="a file in a directory that exists",
         )
+    if len(command) == 1 and len(command[0].split()) > 1 and shutil.which(command[0]) is None:
+        raise InputError(
+            "the command is one quoted word",
+            where="COMMAND",
+            expected="the words as you type them to start the job: autotune init -- python train.py",
+            remedy="leave out the quotes around the command; a line for a shell goes into the file,"
+            " as 'command', with 'shell: true'",
+        )
     variables, words = take_variables(command)
     if not any(word.strip() for word in words):
         raise InputError(
@@ -77,6 +86,6 @@ def init(
         load_job(output)
     except AutotuneError as trouble:
         # Keep the file: the command may be right on the machine where the job is meant to run.
-        typer.echo(f"this machine cannot run it as it stands:\n{trouble}")
+        typer.echo(f"the command does not run here yet:\n{trouble}")
         return
     typer.echo(f"next: autotune check {output}, then autotune run {output}")

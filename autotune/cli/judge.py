@@ -135,7 +135,7 @@ def _sides(
     given = [w for w, is_given in (("B", b), ("--b-…", change), ("--base-ref", base)) if is_given]
     if len(given) != 1:
         raise InputError(
-            f"{' and '.join(given)} cannot be combined" if given else "there is no B",
+            f"{' and '.join(given)} cannot be combined" if given else "there is nothing to compare A with",
             where="autotune judge",
             expected="a second file, or --b-command, --b-env, --b-python, or --base-ref",
         )
@@ -190,4 +190,4 @@ def _write(it: Judgement, conditions: list[Condition], places: dict[str, Path | 
 
 def _print(it: Judgement, directory: Path) -> None:
     print_captured(lambda console: print_judgement(console, it))
-    typer.echo(f"everything: {directory}")
+    typer.echo(f"all files: {directory}")

@@ -1,4 +1,4 @@
-"""Two processes of the job, both alive, which train in slices and never at the same time.
+"""Time-slices two live processes of the job, so that only one trains at a time.
 
     first    ▒▒ start, first slice ▒▒               ██      ████      ████      ██
     second                           ▒▒ start … ▒▒     ████      ████      ████

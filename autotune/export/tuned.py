@@ -30,6 +30,7 @@ from autotune.secrets import (
     mask_url,
     secret_values,
     split_secret_flags,
+    url_secrets,
 )
 from autotune.words import clean
 from autotune_spaces import knobs as knob_registry
@@ -223,6 +224,16 @@ def _without_secrets(
             if line is not None:
                 words[line] = expanding(words[line], re.escape(value), name)
             words = [w.replace(value, f"${{{name}}}") for w in words]
+    for index, word in enumerate(words):
+        for value, pattern in url_secrets(word):
+            if value.startswith("$"):
+                continue
+            name = free_name("URL_SECRET", value, {**env, **secrets})
+            secrets[name] = value
+            if index == line:
+                words[index] = expanding(words[index], pattern, name)
+            else:
+                words[index] = re.sub(pattern, f"${{{name}}}", words[index])
     return {n: v for n, v in env.items() if n not in secrets}, tuple(words), tuple(sorted(secrets))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
-from autotune.findings.loader_bound import WAIT_SHARE
-from autotune.findings.measures import iteration_s, place_of, usual_s
+from autotune.findings.loader_bound import WAIT_SHARE, wait_s
+from autotune.findings.measures import iteration_s, place_of
 
 DECODING_SHARE = 0.4  # of fetching a batch: without decoding, workers would fetch 1.7 times as fast
 
@@ -29,8 +29,8 @@ class GpuDecoding(Rule):
             raise NotJudgeable("no worker was seen fetching batches")
         whole = iteration_s(case)
         workers = int(case.evidence.loader.get("num_workers") or 1)
-        wait = usual_s(case.evidence.phase_times_s.get("data", ()), group=workers)
-        if wait < WAIT_SHARE * whole or decoding < DECODING_SHARE * fetching:
+        wait = wait_s(case)
+        if not wait or decoding < DECODING_SHARE * fetching:
             return []
         evidence = (
             f"{decoding / fetching:.0%} of the time in which {workers} workers fetch batches is"

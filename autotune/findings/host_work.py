@@ -45,6 +45,10 @@ class HostWork(Rule):
                 "the device may compute meanwhile; host-bound judges its idle time instead"
             )
         need(case, "frames")
+        if not evidence.optimizers:
+            raise NotJudgeable(
+                "the job updates its parameters itself, which sampling cannot tell from other work"
+            )
         working = working_s(evidence)
         slow = set(slow_iterations(working, writing_iterations(evidence, working)))
         ordinary = max(1, len(evidence.times_s) - len(slow))
@@ -72,7 +76,8 @@ class HostWork(Rule):
         named = "; ".join(f"{at(place)} {duration_words(s / ordinary)}" for s, place in lines[:3])
         text = f"{of_iteration(cost, whole)} goes to other work in the loop: {named}."
         advice = (
-            "Do it less often, vectorize it, or move it to a thread or to the DataLoader's workers."
+            "If training does not depend on it, do it less often, or move it to a thread or to the"
+            " DataLoader's workers; or vectorize it."
         )
         return [self.finding(case, text, advice, cost, [place for _, place in lines])]
 

@@ -171,7 +171,15 @@ def _compared(
             if same.cost_s is not None
             else " Still there after tuning."
         )
-        result.append(replace(finding, evidence=finding.evidence + said, cost_after_s=same.cost_s))
+        result.append(
+            replace(
+                finding,
+                evidence=finding.evidence + said,
+                advice=same.advice,  # what would help the tuned job
+                knob=same.knob,
+                cost_after_s=same.cost_s,
+            )
+        )
     return result + left
 
 

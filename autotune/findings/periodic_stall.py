@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.findings.measures import at, iteration_s
-from autotune.findings.sites import LEAST_S, LEAST_SHARE
+from autotune.findings.sites import LEAST_S, LEAST_SHARE, statement_of, within
 from autotune.findings.stalls import (
     LEAST_PERIOD,
     LEAST_SEEN,
@@ -66,7 +66,7 @@ class PeriodicStall(Rule):
         statement = sum(
             line.excess_s
             for line in lines
-            if writing is not None and writing.lines[0] <= line.place.line <= writing.lines[1]
+            if writing is not None and within(statement_of(writing), line.place)
         )
         if writing is not None and max(written, statement) > WRITTEN_SHARE * stall.cost_s * len(
             stall.iterations

@@ -17,14 +17,18 @@ class Recompiles(Rule):
         "Dynamo recompiled a function while iterations were watched, or gave up because it had"
         " done so too often. The cost is the compile time per iteration. The finding points to the"
         " function, with dynamo's own reason. One recompilation in warm-up, when a size is found"
-        " to change, is normal."
+        " to change, is normal, and is not reported."
     )
     explains = ("periodic-stall", "host-work", "host-bound")
 
     def judge(self, case: Case) -> list[Finding]:
         need(case, "compiles")
         found = []
-        again = [b for b in case.evidence.breaks if b.kind == "recompile"]
+        again = [
+            b
+            for b in case.evidence.breaks
+            if b.kind == "recompile" and (b.count > 1 or not b.seconds)
+        ]
         for each in sorted(again, key=lambda b: -b.seconds)[:MOST]:
             whole, steps = iteration_s(case), len(case.evidence.times_s)
             where = f" {each.place.function} at {at(each.place)}" if each.place else " a function"

@@ -37,7 +37,12 @@ _PYTHON = re.compile(r"^(?:python|pypy)(?:\d+(?:\.\d+)?)?$")
 _RENDEZVOUS = re.compile(
     r"^--(?:nnodes|node[-_]rank|master[-_](?:addr|port)|rdzv[-_][a-z_-]+|standalone)(?:=|$)"
 )
-_PROBE = "import importlib.util as u, sys; sys.exit(0 if u.find_spec('torch') else 3)"
+OLDEST_PYTHON = 3, 11  # that the agent runs in
+_PROBE = (
+    "import importlib.util as u, platform, sys; print(platform.python_version());"
+    f" sys.exit(4 if sys.version_info < {OLDEST_PYTHON} else 0 if u.find_spec('torch') else 3)"
+)
+LINES = "the command has several lines, which without a shell would be one command"
 
 
 def split(command: str, workdir: Path | None = None) -> tuple[str, ...]:
@@ -51,6 +56,8 @@ def split(command: str, workdir: Path | None = None) -> tuple[str, ...]:
             ``str()`` says what.
     """
     command = re.sub(rf"{_LINE_BREAK}|{_QUOTED}", _joined, command, flags=re.DOTALL)
+    if "\n" in re.sub(_QUOTED, "", command.strip()):
+        raise ValueError(LINES)
     operator = shell_operator(command)
     if operator:
         raise ValueError(
@@ -258,6 +265,13 @@ def _check_torch(program: str, workdir: Path, environment: Mapping[str, str], wh
         raise InputError(
             f"{program} does not run: {error}", where=where, expected="a working Python interpreter"
         ) from None
+    if probe.returncode == 4:
+        raise InputError(
+            f"{program} is Python {probe.stdout.decode(errors='replace').strip()}",
+            where=where,
+            expected=f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer in the job's environment",
+            remedy="make an environment with a newer Python, and torch, for the job",
+        )
     if probe.returncode == 3:
         raise InputError(
             f"{program} has no torch",

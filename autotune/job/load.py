@@ -139,11 +139,17 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
     try:
         words = _words(parsed, document, workdir)
     except ValueError as error:
-        remedy = (
-            "put it in single quotes, or set 'shell: true' to run the line through /bin/sh"
-            if "no shell reads it, so" in str(error)
-            else ""
-        )
+        remedy = ""
+        if str(error) == commands.LINES:
+            remedy = (
+                "for one long command write '>' instead of '|', or end its lines with a backslash;"
+                " for several commands set 'shell: true'"
+            )
+        elif "no shell reads it, so" in str(error):
+            remedy = (
+                "write out what it stands for, or set 'shell: true' to run the line through"
+                " /bin/sh; if the program should get it literally, put it in single quotes"
+            )
         mistakes.append(
             Mistake(("command",), str(error), "a program and its arguments", remedy=remedy)
         )
@@ -164,6 +170,7 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
                     f"{{{close}}}" if close else "",
                 )
             )
+        mistakes += _placeholders_of_env(parsed, own)
     mistakes += _slots_in_one_directory(parsed) + _gpus_of_slots(parsed)
     mistakes += _slots_of_several_nodes(parsed, words)
     if "cost" in parsed.objective and parsed.price is None:
@@ -177,6 +184,32 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
     if mistakes or space is None or workdir is None:
         return None, mistakes
     return _spec(parsed, document, file, words, workdir, space), []
+
+
+def _placeholders_of_env(parsed: JobFile, knobs: Sequence[str]) -> list[Mistake]:
+    """``{trial_dir}`` mistyped in ``env``, and knobs, which are filled in only in the command."""
+    mistakes = []
+    for variable, text in parsed.env.items():
+        names = commands.placeholders([str(text)])
+        mistakes += [
+            Mistake(
+                ("env", variable),
+                f"{{{name}}} in 'env' is not replaced by a knob's value",
+                f"the knob with 'via: env {variable}'",
+            )
+            for name in names
+            if name in knobs
+        ]
+        mistakes += [
+            Mistake(
+                ("env", variable),
+                f"unknown placeholder {{{name}}} in 'env'",
+                expected,
+                f"{{{close}}}",
+            )
+            for name, close, expected in commands.unknown_placeholders([str(text)], ())
+        ]
+    return mistakes
 
 
 def _slots_in_one_directory(parsed: JobFile) -> list[Mistake]:

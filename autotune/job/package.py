@@ -1,4 +1,4 @@
-"""What a job needs from this machine, as one archive: its job.yaml's folder, without the needless.
+"""Packs the folder of a job.yaml for other machines, leaving out what the job does not need.
 
 Not sent: version control, environments, caches and results of earlier runs
 (:data:`NEVER`), what ``.gitignore`` and ``.rayignore`` files name, and what

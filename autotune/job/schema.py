@@ -229,7 +229,7 @@ def _uri(value: object) -> str | None:
     scheme = re.split(r"[:+]", value, maxsplit=1)[0]
     if "://" in value and scheme in URI_SCHEMES:
         return value
-    if "://" not in value or scheme == "file":
+    if scheme == "file" or ("://" not in value and ("/" in value or value in ("mlruns", "."))):
         raise wrong(
             f"uri is {shown(value)}",
             expected,
@@ -275,7 +275,7 @@ class Constraints(_Model):
 
 
 class Metric(_Model):
-    """One of your own metrics that must stay the same, too."""
+    """One of your own metrics, held to the same rule."""
 
     pattern: Annotated[str, AfterValidator(_pattern)] = Field(
         "",
@@ -293,7 +293,7 @@ class Metric(_Model):
 
 
 class Convergence(_Model):
-    """How closely the loss curve must stay the same."""
+    """How closely the loss curves must agree."""
 
     tolerance: Annotated[float, PlainValidator(_tolerance, json_schema_input_type=float | str)] = (
         Field(
@@ -315,7 +315,7 @@ class Convergence(_Model):
     metrics: dict[str, Annotated[Metric, BeforeValidator(_metric)]] = Field(
         default_factory=dict,
         description=(
-            "Your own metrics that must stay the same, too: for each, a name and a pattern for the"
+            "Your own metrics, held to the same rule: for each, a name and a pattern for the"
             " job's output."
         ),
         examples=[{"val_acc": "val_acc=([0-9.]+)"}],

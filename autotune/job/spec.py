@@ -1,4 +1,4 @@
-"""The job as its owner described it: job.yaml, typed and checked.
+"""The contents of job.yaml, typed and checked.
 
 Plain frozen dataclasses that every stage takes as arguments; :mod:`autotune.job.load` reads and
 checks the file.
@@ -24,7 +24,7 @@ class Constraints:
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of the job that must stay the same, too."""
+    """A metric of the job, held to the same rule."""
 
     # regular expression for a line of the job's output; "": the job calls autotune.metric()
     pattern: str = ""

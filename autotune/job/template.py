@@ -1,4 +1,4 @@
-"""The first job.yaml: the keys most jobs need, what each is for, and its default, commented out."""
+"""What `autotune init` writes: the keys most jobs need, each with its purpose and default."""
 
 from __future__ import annotations
 

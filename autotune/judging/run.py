@@ -53,7 +53,7 @@ def judge_job(
     if fresh:
         move_aside(run_dir)
     else:
-        check_ours(run_dir)
+        check_ours(run_dir, "judgement")
     spec = sides[0].spec
     with told_of_the_disk(run_dir), ExitStack() as stack:
         journal = stack.enter_context(closing(Journal(run_dir / "journal.jsonl", clock())))

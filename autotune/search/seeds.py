@@ -76,6 +76,12 @@ def guess(knob: str, values: Sequence[Value], default: Value, bottleneck: str = 
     return _guesses(knob, values, default, bottleneck)[0]
 
 
+def likely(knob: str, value: Value) -> int:
+    """The place of ``value`` among those of ``knob`` that usually pay; the best has 0."""
+    usual = GUESSES.get(knob, ())
+    return next((i for i, each in enumerate(usual) if same(each, value)), len(usual))
+
+
 def _guesses(knob: str, values: Sequence[Value], default: Value, bottleneck: str) -> list[Value]:
     """Values of ``knob`` that usually pay, best first: at least one, and never the job's own."""
     others = [v for v in values if not same(v, default)]

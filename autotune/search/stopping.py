@@ -1,4 +1,4 @@
-"""When the search has found what there is to find."""
+"""When a search by a sampler stops."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ import re
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ EXPECTED = (
 )
 MOST_NODES = 10_000  # the most that Ray lists
 CONNECT_S, ANSWER_S = 5, 20  # until a cluster counts as unreachable
+LONGEST_ANSWER_S = 60  # to a request that may send files
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,10 @@ class Cluster:
 
         # Ray would prefer these to the address it is given
         with _without(ADDRESS_VARIABLES), self.answering():
-            return JobSubmissionClient(self.address, headers=self.headers)
+            client = JobSubmissionClient(self.address, headers=self.headers)
+        # Ray's own requests wait for ever
+        client._do_request = partial(client._do_request, timeout=(CONNECT_S, LONGEST_ANSWER_S))
+        return client
 
     def nodes(self) -> list[Mapping[str, Any]]:
         """Resources of each living node, from Ray's state API: ``{"CPU": 8.0, "GPU": 1.0, …}``."""

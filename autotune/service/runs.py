@@ -18,6 +18,7 @@ from autotune.service.submission import DIRECTORY_KEY, NAME_KEY, STOP_WAIT_S, id
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 POLL_S = 1.0
+SILENT_S = 300.0  # a connection without output after which it is made again
 CLOSING_S = 3.0  # for Ray to report the end of a run whose log has ended
 
 
@@ -104,20 +105,21 @@ class Runs:
 
     def follow(self, id: str, show: Callable[[str], None]) -> Run:
         """Pass its output to ``show`` until it ends; returns how it ended. A connection that is cut
-        (a proxy cuts silent ones) is made again.
+        (a proxy cuts silent ones) or silent for minutes is made again.
         """
         shown = 0  # characters
 
         async def tail() -> None:
             nonlocal shown
             behind = shown  # each connection begins with all of the log
-            async for text in self._client.tail_job_logs(id):
+            lines = aiter(self._client.tail_job_logs(id))
+            while (text := await asyncio.wait_for(anext(lines, None), SILENT_S)) is not None:
                 behind, new = max(0, behind - len(text)), text[behind:]
                 shown += len(new)
                 show(new)
 
         while True:
-            with contextlib.suppress(RuntimeError), self.cluster.answering():
+            with contextlib.suppress(RuntimeError, TimeoutError), self.cluster.answering():
                 asyncio.run(tail())
             # Ray closes the log a moment before it reports how the run ended
             if (run := self._ended_within(id, CLOSING_S)) is not None:

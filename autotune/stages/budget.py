@@ -11,6 +11,7 @@ use the time kept for the proof beyond its first look.
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 
 from autotune.results import Observation
 from autotune.stages.context import RunContext
@@ -23,6 +24,7 @@ from autotune.stages.measuring.fresh import (
     values_for_fresh_runs,
 )
 from autotune.stages.measuring.pairs import PROCESS_PAIRS
+from autotune_spaces.base import Config
 
 # largest share of the budget: beyond it, a live search learns little that fresh processes do not
 # show better
@@ -85,17 +87,27 @@ def search_began_s(context: RunContext) -> float:
 
 
 def search_ends_s(
-    context: RunContext, observation: Observation, began_s: float, gain: float = 0.0
+    context: RunContext,
+    observation: Observation,
+    began_s: float,
+    gain: float = 0.0,
+    leader: Config = MappingProxyType({}),
 ) -> float:
     """Seconds into the run by which the live search that began at ``began_s`` has to end.
 
-    ``gain``: log speed-up of the best configuration so far.
+    Args:
+        gain: log speed-up of the best configuration so far.
+        leader: that configuration; its values need no further process.
     """
     budget_s = context.spec.budget.minutes * 60
     space = context.spec.search_space
     # as long as nothing is found, only the proof that is always made has to fit
     end_s = proof_begins_s(context, observation, gain, None if gain else FEWEST_PAIRS)
-    if any(values_for_fresh_runs(space, name, observation) for name in observation.domains):
+    if any(
+        value != leader.get(name)
+        for name in observation.domains
+        for value in values_for_fresh_runs(space, name, observation)
+    ):
         # one spare pair: a series may end late
         end_s -= rounds(context, PROCESS_PAIRS + 1) * pair_s(context, observation, gain)
     return max(min(SEARCH_SHARE * budget_s, end_s), began_s + FEWEST_SHARE * budget_s)

@@ -345,7 +345,7 @@ def explain_failure(
             failure.detail,
             where=command,
             expected="machines that stay available during the run",
-            remedy="run the same command again to resume",
+            remedy="run the same command again, without --fresh, to resume",
         )
     # a job that exits with a message has often printed nothing else
     told = failure.detail.endswith(failure.log_tail)

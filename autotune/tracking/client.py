@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from autotune.errors import InputError, request_failure
 from autotune.secrets import mask_url
 from autotune.tracking.stores import Store
 
-REQUEST_TIMEOUT_S = 8
+REQUEST_TIMEOUT_S, UPLOAD_TIMEOUT_S = 8, 300
 DATABASE_TIMEOUT_S = 15.0
 
 
@@ -49,6 +51,19 @@ def mlflow_module() -> Any:
         # "Creating initial MLflow database tables..."
         logging.getLogger(name).setLevel(logging.ERROR)
     return mlflow
+
+
+@contextlib.contextmanager
+def uploading() -> Iterator[None]:
+    """A server may take long to answer a request that brings a large file."""
+    import mlflow.environment_variables as settings
+
+    setting = settings.MLFLOW_HTTP_REQUEST_TIMEOUT
+    before, setting.default = setting.default, UPLOAD_TIMEOUT_S
+    try:
+        yield
+    finally:
+        setting.default = before
 
 
 def client_of(store: Store) -> Any:

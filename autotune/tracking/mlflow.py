@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 from autotune.disk import lock
 from autotune.tracking import charts
 from autotune.tracking.base import BOTH_TAG, NOTE_TAG, SEARCHED_TAG
-from autotune.tracking.client import client_of, mlflow_module
+from autotune.tracking.client import client_of, mlflow_module, uploading
 from autotune.tracking.pump import Busy
 from autotune.tracking.spool import Event, SpoolPaths, read_events
 from autotune.tracking.stores import Store
@@ -311,7 +311,8 @@ class Sender:
         path = self.paths.run_dir / name
         run_id = self._known_run(key) if path.is_file() else ""
         if run_id:
-            self._client.log_artifact(run_id, str(path), folder or None)
+            with uploading():
+                self._client.log_artifact(run_id, str(path), folder or None)
         else:
             self.missing.append(str(path))
 

@@ -386,7 +386,10 @@ def joules_per_sample(window: Window, stalls: Stalls | None = None) -> float:
             "the machine's energy counters could not be read or did not advance",
             where="a window of the job",
             expected="counters that advance during training",
-            remedy="run the same command again to continue; or use objective: throughput",
+            remedy=(
+                "run the same command again, without --fresh, to continue; or use objective:"
+                " throughput"
+            ),
         )
     joules = window.joules
     if stalls is None:

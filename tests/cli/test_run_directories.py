@@ -74,7 +74,7 @@ def test_a_run_directory_that_holds_the_job_is_refused(
         ["profile", "job.yaml", "--out"],
     ):
         assert main([*words, place]) == 2
-        assert "working directory is in it" in capsys.readouterr().err
+        assert "contains the job's working directory" in capsys.readouterr().err
     assert (home / "train.py").exists() and not (home / "journal.jsonl").exists()
 
 
@@ -129,7 +129,18 @@ def test_the_users_own_files_are_not_overwritten(
     (tmp_path / "results" / "result.json").write_text("{}")
     assert main(words[:-1]) == 2 and "result.json" in capsys.readouterr().err, "with the history"
     assert sorted(os.listdir(tmp_path / "results")) == ["loss.png", "result.json"]
-    check_ours(a_run(tmp_path / "run"))
+    check_ours(a_run(tmp_path / "run"), "run")
+
+
+def test_a_run_does_not_continue_a_profile(tmp_path: Path) -> None:
+    """It would take the profile's records for its own."""
+    journal = tmp_path / "journal.jsonl"
+    journal.write_text('{"kind":"run","key":"profile-baseline|{}","elapsed_s":1.0,"data":{}}\n')
+    with pytest.raises(InputError, match="directory of a profile"):
+        check_ours(tmp_path, "run")
+    check_ours(tmp_path, "profile")
+    journal.write_text("")  # it has only begun
+    check_ours(tmp_path, "judgement")
 
 
 def test_a_run_that_is_refused_does_not_move_the_old_one(

@@ -327,6 +327,8 @@ def test_several_nodes_are_pods_of_an_indexed_job(
     folder: Path, command: tuple[str, ...], where: Provenance
 ) -> None:
     config = tuned(folder, LIVE, command=command, where=where, env_from_launch=("API_KEY",))
+    text = FORMATS["k8s"].write(replace(config, env_from_launch=("API_KEY", "HF_TOKEN")))
+    assert "--from-literal=API_KEY=… --from-literal=HF_TOKEN=…" in re.sub(r"\n#\s*", " ", text)
     service, job = yaml.safe_load_all(FORMATS["k8s"].write(config))
     container(job)["image"] = "registry/digits:1"
     for document in (service, job):

@@ -397,6 +397,7 @@ def test_optimizers_that_did_not_step_are_named(tmp_path: Path) -> None:
     ("value", "before", "after"),
     [
         ("fused", "Adam(p, lr=1)", "Adam(p, lr=1, fused=True)"),
+        ("fused", "Adam(w for w in p)", "Adam((w for w in p), fused=True)"),
         ("fused", "Adam(p, foreach=True, lr=1)", "Adam(p, lr=1, fused=True)"),
         ("foreach", "Adam(p, fused=args.fused)", "Adam(p, foreach=True)"),
         ("for-loop", "Adam(p, **o)", 'Adam(p, **{**o, "foreach": False, "fused": None})'),

@@ -313,6 +313,20 @@ def test_secrets_stay_out(tmp_path: Path) -> None:
     assert tuned.command[2:] == ("--api-key", "${API_KEY}", "--url=https://x/?t=${HF_TOKEN}")
 
 
+def test_secrets_in_urls_of_the_command_stay_out(tmp_path: Path) -> None:
+    words = ("--uri", "https://me:hunter22@mlflow.corp", "--data=https://b.net/c?sv=1&sig=AbC")
+    tuned = build_tuned(result({}), spec(tmp_path, ("python", "train.py", *words), {}))
+    assert tuned.command[2:] == (
+        "--uri",
+        "https://me:${URL_SECRET}@mlflow.corp",
+        "--data=https://b.net/c?sv=1&sig=${URL_SECRET_}",
+    )
+    assert tuned.env_from_launch == ("URL_SECRET", "URL_SECRET_")
+    line = ("/bin/sh", "-c", "python train.py --uri 'https://me:hunter22@mlflow.corp'")
+    text = to_yaml(build_tuned(result({}), spec(tmp_path, line, {})))
+    assert "hunter22" not in text and "$URL_SECRET" in text
+
+
 def test_a_variable_that_contains_a_secret_stays_out(tmp_path: Path) -> None:
     env = {
         "HF_TOKEN": "hf_abcdef0123",

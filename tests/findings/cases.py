@@ -103,6 +103,7 @@ def evidence(times: Mapping[str, tuple[float, ...]] | None = None, **changes: An
         "times_s": tuple(map(sum, zip(*times.values(), strict=True))),
         "phase_times_s": times,
         "loader": {"place": place_data(), "num_workers": 0},
+        "optimizers": ({"class": "SGD", "tensors": 2, "place": None},),
     }
     return Evidence(**{**facts, **changes})
 

@@ -79,6 +79,13 @@ def test_one_that_stays_is_told_once_with_what_it_still_costs() -> None:
     assert "After tuning it still costs 30.0 ms per iteration." in found.evidence
 
 
+def test_one_that_stays_advises_what_would_help_the_tuned_job() -> None:
+    """More workers were the advice for the job as it was, and the answer has them."""
+    after = replace(finding(0.03), advice="do less work per sample", knob="")
+    (found,) = judge_by([Told({"baseline": [finding(0.05)], "winner": [after]})], CASES).findings
+    assert (found.advice, found.knob) == ("do less work per sample", "")
+
+
 def test_findings_at_other_lines_are_other_findings() -> None:
     moved = replace(HERE, line=99)
     found = judge_by(

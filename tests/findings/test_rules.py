@@ -554,6 +554,8 @@ def test_recompiles_cost_the_seconds_of_compiling() -> None:
     )
     assert gave_up.cost_s is None and "then gave up" in gave_up.evidence
     assert ask("recompile", case()) == []
+    once = replace(again, count=1)  # a size that changes, or the first evaluation
+    assert ask("recompile", case(seen=evidence(breaks=(once,)))) == []
 
 
 # ---------------------------------------------------------------- optimizer

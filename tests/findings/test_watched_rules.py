@@ -174,6 +174,13 @@ def test_host_work_leaves_alone_what_other_rules_look_at() -> None:
     )
 
 
+def test_updates_by_hand_are_no_host_work() -> None:
+    frames = tuple(Frames(i, "other", LINE, 0.02, "train.main") for i in EVERY)
+    seen = evidence(phases(other=0.021), frames=frames, optimizers=())
+    with pytest.raises(NotJudgeable, match="updates its parameters itself"):
+        ask("host-work", case(seen=seen))
+
+
 def test_host_work_does_not_name_the_line_that_collections_interrupt() -> None:
     worked = replace(LINE, line=LINE.line + 20)
     frames = tuple(

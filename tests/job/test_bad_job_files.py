@@ -77,6 +77,22 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "shell-tee": ("command: python train.py |& tee -a train.log\nshell: true\n", 1, ("train.log",)),
     "shell-substitution": ("command: python train.py $(date)\n", 1, ("'$('",)),
     "shell-variable": ("command: python train.py $DATA\n", 1, ("'$DATA'", "single quotes")),
+    "several-lines": (
+        "command: |\n  python prepare.py\n  python train.py\n",
+        1,
+        ("several lines", "'>' instead of '|'", "shell: true"),
+    ),
+    "placeholder-in-env": (
+        GOOD + 'env: {OUT: "{trial_dri}/x"}\n',
+        2,
+        ("unknown placeholder {trial_dri} in 'env'", "did you mean '{trial_dir}'"),
+    ),
+    "knob-in-env": (
+        GOOD
+        + "env: {LEVEL: '{level}'}\nsearch_space:\n  level: {via: env LEVEL, values: [1, 2], default: 1}\n",
+        2,
+        ("{level} in 'env' is not replaced", "via: env LEVEL"),
+    ),
     "shell-home": ("command: python train.py --data ~/data\n", 1, ("'~/data'", "shell: true")),
     "shell-pattern": (
         "command: python train.py --data *.py\n",
@@ -437,6 +453,16 @@ def test_a_python_without_torch_is_named(folder: Path) -> None:
     (folder / "job.yaml").write_text(GOOD)
     done = autotune("check", "job.yaml", cwd=folder, PATH=f"{folder / 'bin'}:{os.environ['PATH']}")
     check_refused(done, ("job.yaml:1: ", f"{fake} has no torch", "activate"))
+
+
+def test_a_python_too_old_for_the_agent_is_named(folder: Path) -> None:
+    (folder / "bin").mkdir()
+    fake = folder / "bin" / "python"
+    fake.write_text("#!/bin/sh\necho 3.9.18\nexit 4\n")  # as the probe does there
+    fake.chmod(0o755)
+    (folder / "job.yaml").write_text(GOOD)
+    done = autotune("check", "job.yaml", cwd=folder, PATH=f"{folder / 'bin'}:{os.environ['PATH']}")
+    check_refused(done, ("job.yaml:1: ", f"{fake} is Python 3.9.18", "Python 3.11 or newer"))
 
 
 @pytest.mark.parametrize(

@@ -454,6 +454,16 @@ def test_a_name_that_yaml_takes_for_a_number_is_quoted(name: str, tmp_path: Path
     assert (read.name, read.workdir) == (name, tmp_path / name)
 
 
+def test_init_wants_the_commands_words(tmp_path: Path) -> None:
+    for command in ("python train.py --epochs 3", "FOO=1 python train.py"):
+        refused = run("init", "--", command, cwd=tmp_path)
+        assert refused.returncode == 2 and "leave out the quotes" in refused.stderr
+    program = tmp_path / "my train"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert run("init", "--", str(program), cwd=tmp_path).returncode == 0
+
+
 def test_init_replaces_a_file_only_when_told(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("mine")
     refused = run("init", "--", "python", "train.py", cwd=tmp_path)

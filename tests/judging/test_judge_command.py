@@ -258,7 +258,7 @@ def test_a_side_that_fails_is_named(repository: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], ["there is no B", "--base-ref"]),
+        ([], ["nothing to compare A with", "--base-ref"]),
         (["job/job.yaml", "--base-ref", "base"], ["cannot be combined"]),
         (["--base-ref", "nowhere"], ["nowhere", "no such commit"]),
         (["--base-ref", "-h"], ["-h", "no such commit"]),

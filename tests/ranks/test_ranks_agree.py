@@ -106,9 +106,14 @@ def test_a_device_that_slows_down_on_any_rank_slows_all() -> None:
 @pytest.mark.parametrize(("device", "joules"), [("cuda", 12.0), ("cpu", 5.0)])
 def test_the_energy_of_several_gpus_is_added(device: str, joules: float) -> None:
     """Ranks on CPUs read the same counters."""
-    windows = [dataclasses.replace(window((4.0,)), joules=(j,)) for j in (5.0, 7.0)]
+    windows = [
+        dataclasses.replace(window((4.0,)), joules=(j,), energy_counters=(name, "GPU"))
+        for j, name in ((5.0, "package-0"), (7.0, "package-1"))
+    ]
     merged = merge_windows(dict(enumerate(windows)), dict.fromkeys((0, 1), job(device=device)))
     assert merged.joules == (joules,)
+    both = ("package-0", "GPU", "package-1")
+    assert merged.energy_counters == (both if device == "cuda" else both[:2])
 
 
 def test_every_machine_of_a_job_counts() -> None:

@@ -125,6 +125,7 @@ def test_what_needs_a_new_process_has_time_between_search_and_proof() -> None:
     assert proof_s < SEARCH_SHARE * 1200
     assert search_ends_s(*live, 60.0) == proof_s
     assert search_ends_s(*process, 60.0) == proof_s - (PROCESS_PAIRS + 1) * pair_s(*process)
+    assert search_ends_s(*process, 60.0, leader={"malloc": "jemalloc"}) == proof_s, "it has it"
 
 
 @pytest.mark.parametrize(

@@ -264,6 +264,8 @@ class RayExecutor(Executor):
 
     def _places(self, nodes: Sequence[Mapping[str, Any]]) -> list[Place]:
         found, size = list(places(nodes, self._options)), self._options.get("nodes_per_slot") or 1
+        if self.spec.reads_energy:  # the counters are those of the whole node
+            found = [place for place in found if place.index == 0]
         if not isinstance(size, int) or size == 1:
             return found
         return list(groups(found, size, [*self._taken(), *self._out]))
@@ -360,8 +362,8 @@ class RayExecutor(Executor):
                 f" s{f' ({found})' if found else ''}; everything measured so far is saved",
                 where="executor.ray",
                 remedy=(
-                    "run the same command again to resume once there is one; `ray status` lists"
-                    " the nodes' resources"
+                    "run the same command again, without --fresh, to resume once there is one;"
+                    " `ray status` lists the nodes' resources"
                 ),
             )
         if self._out:

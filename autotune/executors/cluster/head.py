@@ -126,7 +126,10 @@ class Head:
         return ClusterLost(
             f"the head of the Ray cluster is gone ({why}); everything measured so far is saved",
             where="executor.ray",
-            remedy="run the same command again to resume once there is a cluster at this address",
+            remedy=(
+                "run the same command again, without --fresh, to resume once there is a cluster at"
+                " this address"
+            ),
         )
 
     def _ask(self) -> None:

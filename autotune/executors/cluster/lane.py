@@ -67,6 +67,23 @@ class Slot(Executor):
         self._owner = owner
         self._head = head
 
+    @property
+    def stretches(self) -> bool:  # type: ignore[override]
+        """The owner's, so that what one slot has learned of the job applies to all."""
+        return self._owner.stretches
+
+    @stretches.setter
+    def stretches(self, stretches: bool) -> None:
+        self._owner.stretches = stretches
+
+    @property
+    def first_epoch_s(self) -> float:  # type: ignore[override]
+        return self._owner.first_epoch_s
+
+    @first_epoch_s.setter
+    def first_epoch_s(self, seconds: float) -> None:
+        self._owner.first_epoch_s = seconds
+
     def ask(self, method: str, *arguments: Any) -> Any:
         """Call a method of the slot and wait for the answer.
 
@@ -109,11 +126,7 @@ class Slot(Executor):
         home = self._sessions.new("live", self.node)
         try:
             hello: Hello = self.ask(
-                "open_live",
-                self._owner.loader_key,
-                self._owner.first_epoch_s,
-                self._owner.stretches,
-                str(home),
+                "open_live", self._owner.loader_key, self.first_epoch_s, self.stretches, str(home)
             )
         except SessionFailed:
             self.bring("pack", home)

@@ -24,6 +24,7 @@ from autotune import __version__
 from autotune.executors.base import FixedRun, LiveSession
 from autotune.executors.cluster import guard
 from autotune.executors.cluster.answers import CHUNK_BYTES, Answer, SlotFacts, answered, relocated
+from autotune.executors.cluster.multinode.spread import free_port
 from autotune.executors.cluster.places import Place
 from autotune.executors.cluster.workdir import files_in
 from autotune.executors.local import LocalExecutor
@@ -34,6 +35,8 @@ from autotune_spaces import topology
 from autotune_trials.paths import SessionPaths, sessions_of
 from autotune_trials.protocol.failures import SessionFailed
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
+
+RENDEZVOUS_PORT = "PET_MASTER_PORT"  # read by torchrun
 
 
 class Slot:
@@ -67,6 +70,9 @@ class Slot:
         self._spec = replace(spec, workdir=work)
         self._outposts = outposts
         self._local = self._executor(self._spec, tuple(own_places(run_dir, spec.tracking.uri)))
+        if place.of > 1 and RENDEZVOUS_PORT not in spec.env:
+            # torchrun's own default is one port for all; its flags still win
+            self._local.variables = {RENDEZVOUS_PORT: str(free_port())}
         self._live: LiveSession | None = None
         self._shown: dict[str, str] = {}
 

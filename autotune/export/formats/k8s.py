@@ -111,7 +111,7 @@ def title_of(tuned: TunedConfig, name: str, where: str, *, kind: str, shell: str
     if tuned.env_from_launch:
         title += comment(
             f"Secrets are read from a Secret: kubectl create secret generic {name}-secrets"
-            f" --from-literal={tuned.env_from_launch[0]}=…"
+            + "".join(f" --from-literal={secret}=…" for secret in tuned.env_from_launch)
         )
     return title
 

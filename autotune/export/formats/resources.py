@@ -48,7 +48,7 @@ def resources_of(tuned: TunedConfig) -> Resources:
         max(1, processes),
         min(wanted, cores),
         processes * replicas(tuned) if on_gpu else 0,
-        _memory_gib(tuned, processes),
+        _memory_gib(tuned, processes * replicas(tuned)),
     )
 
 
@@ -59,7 +59,7 @@ def replicas(tuned: TunedConfig) -> int:
     return max(1, int(known(p.machine, "device_count"))) if parallel else 1
 
 
-def _memory_gib(tuned: TunedConfig, processes: int) -> int:
+def _memory_gib(tuned: TunedConfig, gpus: int) -> int:
     p = tuned.provenance
     if p.footprint.host_memory_gib:
         return max(
@@ -67,7 +67,7 @@ def _memory_gib(tuned: TunedConfig, processes: int) -> int:
             math.ceil(HEADROOM * p.footprint.host_memory_gib / max(1, p.footprint.nodes)),
         )
     devices = max(1, int(known(p.machine, "device_count")))
-    return int(known(p.machine, "memory_gib") * min(1.0, processes / devices))
+    return int(known(p.machine, "memory_gib") * min(1.0, gpus / devices))
 
 
 def known(machine: Mapping[str, Any], name: str) -> float:

@@ -42,6 +42,9 @@ def find(call: cst.Call, parameters: Sequence[str], name: str) -> cst.Arg | None
         if "*" in parameters
         else [p for p in parameters if p != "**"]
     )
+    given = [arg for arg in call.args if arg.keyword is None and not arg.star]
+    if "*" in parameters and len(given) > len(positional) and name not in parameters:
+        raise Refused(f"{name} may be among the arguments that are passed by position")
     if name not in positional:
         return None
     place = positional.index(name)
@@ -127,6 +130,11 @@ def _appended(call: cst.Call, name: str, value: New) -> cst.Call:
     if not call.args:
         return call.with_changes(args=[new])
     *others, last = call.args
+    if isinstance(last.value, cst.GeneratorExp) and not last.value.lpar:
+        # it needs brackets of its own beside another argument
+        last = last.with_changes(
+            value=last.value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])
+        )
     between = (
         others[-1].comma.whitespace_after
         if others and isinstance(others[-1].comma, cst.Comma)

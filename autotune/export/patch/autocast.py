@@ -161,6 +161,11 @@ def _region(
     model, gradient = file.call(begin), file.call(end)
     _nothing_below(context, backward[: backward.index(end)])
     block, first, last = _common(file, model, gradient)
+    if isinstance(first, cst.BaseCompoundStatement) and m.findall(first, GRADLESS):
+        raise Refused(
+            f"the loop at {at(file, file.line(first))} computes without gradients, too, which must"
+            " stay outside: write the `with` in it by hand"
+        )
     where = f"{at(file, begin.line)} and {at(file, end.line)}"
     if first is last:
         raise Refused(

@@ -21,7 +21,7 @@ from autotune.export.patch.loader import KNOBS as LOADER_KNOBS
 from autotune.export.patch.loader import loader_arguments
 from autotune.export.patch.model import channels_last, compiled
 from autotune.export.patch.optimizer import optimizer_implementation
-from autotune.export.patch.source import Refused, SourceTree
+from autotune.export.patch.source import Refused, SourceFile, SourceTree
 from autotune.export.patch.start import before_torch, environment, switch
 from autotune.export.patch.transfers import non_blocking
 from autotune.export.patch.wrapper import ARGUMENT, wrapper_argument
@@ -83,9 +83,20 @@ def make_patch(tuned: TunedConfig) -> Patch:
         edits = [e for w in written for e in w.change.edits if e.file is file]
         after = apply(file, edits) if edits else file.text
         if after != file.text:
-            compile(after, file.name, "exec", dont_inherit=True)
+            _check(after, file)
             files[file.name] = (file.mark + file.text, file.mark + after)
     return Patch(files, tuple(written), tuple(unwritten))
+
+
+def _check(after: str, file: SourceFile) -> None:
+    """Raises SyntaxError: ``after`` is no Python, though the file was. The job's Python may be
+    newer than this one.
+    """
+    try:
+        compile(file.text, file.name, "exec", dont_inherit=True)
+    except SyntaxError:
+        return
+    compile(after, file.name, "exec", dont_inherit=True)
 
 
 def _transformations(context: Context) -> list[tuple[tuple[str, ...], Callable[[], Change]]]:

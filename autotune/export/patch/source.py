@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 
 import libcst as cst
 import libcst.matchers as m
+from libcst.helpers import get_full_name_for_node
 from libcst.metadata import (
     CodePosition,
     CodeRange,
@@ -104,9 +105,6 @@ class SourceFile:
         lines[-1] = lines[-1][: site.end_column]
         return "\n".join(lines)[site.column :]
 
-    def code(self, node: cst.CSTNode) -> str:
-        return self.module.code_for_node(node)
-
     def line(self, node: cst.CSTNode) -> int:
         return self._positions[node].start.line
 
@@ -193,12 +191,22 @@ class SourceFile:
         Import guards (``try``) do not count as compound.
         """
         body = list(self.module.body)
-        torch, _ = self._torch_import()
+        torch = self._torch_import()[0] or next(filter(self._from_torch, body), None)
         begin = next((i for i, statement in enumerate(body) if statement is torch), 0)
         compound = (cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With)
         return body[
             : next((i for i in range(begin, len(body)) if isinstance(body[i], compound)), len(body))
         ]
+
+    @staticmethod
+    def _from_torch(statement: cst.CSTNode) -> bool:
+        """Whether it is ``from torch… import …``."""
+        return isinstance(statement, cst.SimpleStatementLine) and any(
+            isinstance(small, cst.ImportFrom)
+            and small.module is not None
+            and (get_full_name_for_node(small.module) or "").split(".")[0] == "torch"
+            for small in statement.body
+        )
 
     def torch_name(self) -> str:
         """The name of torch at the top level of this file; "" if it is not imported by name."""

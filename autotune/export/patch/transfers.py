@@ -70,4 +70,5 @@ def _flag(file: SourceFile, call: cst.Call) -> str:
             f"the copy at {at(file, file.line(call))} may also be one to the host, which must be"
             " waited for"
         )
-    return f"not {shown(method.value)}.is_cuda"
+    # what comes by here may be a module, too, which has no such attribute
+    return f'not getattr({shown(method.value)}, "is_cuda", False)'

@@ -1,4 +1,4 @@
-"""When to buy a compiled graph, and how long to stay on it.
+"""When the search tries torch.compile, and for how many blocks it keeps the compiled graph.
 
 Compiling takes longer than anything else the search tries, and the knobs that a graph depends on
 cannot be switched without compiling again. So a graph is bought for the leader once these knobs are
@@ -55,6 +55,8 @@ class Compiling:
                 continue
             if self.too_dear(v, seconds_left):
                 continue
+            if evidence.tried[c, v] and belief.leader[c] not in (v, evidence.columns.default[c]):
+                continue  # the leader compiles with another value, which has been faster
             # The first time, on what worked without it, so that a failure can be attributed.
             index = (
                 belief.leader.copy()

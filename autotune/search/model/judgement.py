@@ -1,4 +1,4 @@
-"""The value of a change, given that most knobs do nothing and some do a lot.
+"""Shrinks measured gains: most knobs do nothing and some do a lot (spike and slab).
 
 Spike-and-slab (T. Mitchell and J. Beauchamp, J. Am. Stat. Assoc. 83, 1988): with probability
 :data:`SLAB_CHANCE` a change has an effect, of standard deviation :data:`SLAB_SD`; otherwise it has

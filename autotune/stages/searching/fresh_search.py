@@ -6,12 +6,14 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean, median
 
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, normalize
 from autotune.results import KnobGain, Observation, Trial, TrialState
+from autotune.search.seeds import likely
 from autotune.search.stopping import best_of
 from autotune.stages.budget import NO_TIME, NO_TRIALS, proof_begins_s
 from autotune.stages.context import RunContext
@@ -117,7 +119,10 @@ def _for_fresh_runs(
     understate come first. Values that the running job left in doubt come last.
     """
     space = context.spec.search_space
-    fresh = {name: values_for_fresh_runs(space, name, observation) for name in observation.domains}
+    fresh = {
+        name: sorted(values_for_fresh_runs(space, name, observation), key=partial(likely, name))
+        for name in observation.domains
+    }
     ranked = sorted(
         (place, not understated(space[name], observation), order, name)
         for order, (name, values) in enumerate(fresh.items())

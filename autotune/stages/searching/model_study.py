@@ -219,7 +219,9 @@ class ModelStudy:
 
     def _left_s(self) -> float:
         """Seconds left of the search's time."""
-        ends_s = search_ends_s(self.context, self.observation, self._began_s, self._sure_gain())
+        ends_s = search_ends_s(
+            self.context, self.observation, self._began_s, self._sure_gain(), self._by_time.leader()
+        )
         return ends_s - self.context.journal.elapsed_s
 
     def _elapsed_share(self) -> float:
@@ -285,7 +287,8 @@ class ModelStudy:
         """Forget what was measured with fewer workers if a series for it has shown more to be
         faster.
         """
-        compared = self._workers.learn(records, self._configurations, self._block_noise)
+        noise = max(self._block_noise, self.model.noise)
+        compared = self._workers.learn(records, self._configurations, noise)
         if compared is None:
             return
         fewer, more = compared

@@ -51,12 +51,14 @@ class EnergyMeter:
 
     Args:
         device: the torch.device used for training if it is a GPU, else None.
+        rank: of this process in the job.
     """
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Any, rank: int = 0) -> None:
         root = os.environ.get(POWERCAP_VARIABLE) or POWERCAP
-        # of several ranks with a GPU each, the machine's first one counts the packages
-        counts_packages = device is None or os.environ.get("LOCAL_RANK", "0") == "0"
+        # of several ranks with a GPU each, the machine's first one counts the packages; spawned
+        # ones have no LOCAL_RANK
+        counts_packages = device is None or os.environ.get("LOCAL_RANK", str(rank)) == "0"
         # []: there are none, or one of them became unreadable
         self.counters = [
             *(_packages(root) if counts_packages else []),

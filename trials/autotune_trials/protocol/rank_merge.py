@@ -106,11 +106,13 @@ def merge_windows(by_rank: Mapping[int, Window], jobs: Mapping[int, JobFacts]) -
     device, machines = jobs[min(jobs)].device, _by_machine(by_rank, jobs)
     memory = [w.peak_memory_gib for w in windows]
     # CPU ranks of a machine read the same counters
-    joules = [w.joules for w in (windows if device == "cuda" else [m[0] for m in machines])]
+    counting = windows if device == "cuda" else [machine[0] for machine in machines]
+    joules = [w.joules for w in counting]
     return replace(
         first,
         samples=_added(first.samples, [by_rank[r].samples for r in _counting(by_rank, jobs)]),
         joules=_added(first.joules, joules) if all(joules) else (),  # of all machines, or none
+        energy_counters=tuple(dict.fromkeys(name for w in counting for name in w.energy_counters)),
         peak_memory_gib=max(memory) if device == "cuda" else sum(memory),
         cpu_pressure=max(w.cpu_pressure for w in windows),
         # each rank sees the session processes of all ranks on its machine

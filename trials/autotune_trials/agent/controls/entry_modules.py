@@ -19,6 +19,7 @@ from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.controls.optimizer_copy import parameters_of
 from autotune_trials.agent.controls.optimizers import lay_out_states
 from autotune_trials.agent.controls.regional import block_function, repeated_blocks
+from autotune_trials.agent.patches.base import UNTRACED
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
@@ -39,6 +40,7 @@ class SlotCall:
     """
 
     _torchdynamo_disable = True
+    _torchdynamo_disable_msg = UNTRACED
 
     def __init__(self, live: LiveJobControl) -> None:
         self._patches, self._state, self._loop = live.patches, live.state, live.loop

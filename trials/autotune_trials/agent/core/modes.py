@@ -57,7 +57,7 @@ class Mode(Listener):
             agent.loaders,
             agent.timer.finish,
             keep_interrupted=keep_interrupted,
-            energy=EnergyMeter(agent.live.cuda) if agent.config.energy else None,
+            energy=EnergyMeter(agent.live.cuda, rank(agent.torch)) if agent.config.energy else None,
         )
         window.open()
         return window

@@ -67,14 +67,18 @@ def _watch_exchange(calls: CallObserver) -> None:
     for model in models:
         model._set_ddp_runtime_logging_sample_rate(1)
 
+    state = calls.agent.state
+    seen: dict[Any, int] = {}  # model -> the backward whose statistics were read
+
     def read(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """At the start of a forward that will exchange gradients, the statistics are those of the
-        previous exchange.
+        previous exchange; the first of several forwards before one backward reads them.
         """
         model = args[0]
         exchanges = calls.torch.is_grad_enabled() and model.require_backward_grad_sync
-        if model not in models or not exchanges:
+        if model not in models or not exchanges or seen.get(model) == state.backwards:
             return
+        seen[model] = state.backwards
         told = model._get_ddp_logging_data()
         exposed_ns = told.get("backward_comm_time", 0) - told.get(
             "backward_compute_comm_overlap_time", 0

@@ -17,7 +17,7 @@ from typing import Any
 
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.observers.observer import Observer
-from autotune_trials.agent.patches import Patch, PatchSet
+from autotune_trials.agent.patches import UNTRACED, Patch, PatchSet
 from autotune_trials.protocol.evidence import GraphBreak, Place
 
 PATCH = "dynamo.log_graph_break"
@@ -67,7 +67,7 @@ class CompileLog:
         """
         try:
             error = kwargs.get("exc", args[2] if len(args) > 2 else None)
-            if getattr(error, "logged", False):
+            if getattr(error, "logged", False) or UNTRACED in str(error):
                 return
             lines = tuple(
                 (str(frame.filename), int(frame.lineno or 0), str(frame.name))

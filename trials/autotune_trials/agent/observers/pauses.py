@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.observers.observer import Observer
+from autotune_trials.measure.clock import NAMES
 from autotune_trials.protocol.evidence import Pause
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class PauseObserver(Observer):
             return
         if not self._began:
             return  # the window opened in the middle of a collection
+        if NAMES[self.agent.timer.clock.phase] == "away":
+            return  # outside the watched iterations
         seconds = perf_counter() - self._began
         index = self.watch.index
         generation = int(info.get("generation", 0))

@@ -11,6 +11,7 @@
     scheduler   LRScheduler.step                                     frozen in live sessions
     seeds       manual_seed, random.seed, numpy.random.seed          seeded runs only
     transfer    Tensor.to, Tensor.cuda                               CUDA only: copy time, non_blocking, copies made ahead
+    tracing     dynamo's list of folders to skip                     the agent's own frames are not compiled
     process     sys.excepthook, forked children                      the error a rank dies of; a child's session is its own
     saving      torch.save, TorchScript, safetensors                 recorded before they write; the only ones that stay
 
@@ -19,6 +20,6 @@ Stopping the agent undoes all patches but `saving`
 original, and steps aside when its own code fails.
 """
 
-from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
+from autotune_trials.agent.patches.base import UNTRACED, Patch, PatchSet, untraced
 
-__all__ = ["Patch", "PatchSet", "untraced"]
+__all__ = ["UNTRACED", "Patch", "PatchSet", "untraced"]

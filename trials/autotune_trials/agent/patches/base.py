@@ -10,15 +10,17 @@ from types import ModuleType
 from typing import Any
 
 _ABSENT = object()
+UNTRACED = "it belongs to autotune"  # why; dynamo quotes it where it breaks its graph
 after_fork: list[Callable[[], None]] = []  # called in forked children
 _fork_hooked: list[bool] = []  # not empty once our fork hook is registered
 
 
 def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep dynamo from tracing into ``function``: sets the mark of ``torch.compiler.disable``
+    """Keep dynamo from tracing into ``function``: sets the marks of ``torch.compiler.disable``
     without importing dynamo.
     """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    function._torchdynamo_disable_msg = UNTRACED  # type: ignore[attr-defined]
     return function
 
 

@@ -56,13 +56,13 @@ def writing(where: str) -> Iterator[None]:
         ) from None
 
 
-def refused_by_disk(error: BaseException) -> bool:
+def is_disk_error(error: BaseException) -> bool:
     """Whether the disk is full, a quota is used up, or the disk has become read-only."""
     return isinstance(error, OSError) and error.errno in REFUSALS
 
 
 @contextmanager
-def told_of_the_disk(
+def disk_errors_as_input_errors(
     run_dir: Path,
     then: str = "the same command, without --fresh, continues from here",
     node: str = "",
@@ -80,7 +80,7 @@ def told_of_the_disk(
     try:
         yield
     except OSError as error:
-        if not refused_by_disk(error):
+        if not is_disk_error(error):
             raise
         expected, remedy = REFUSALS[error.errno or 0]
         where = f"{error.filename or run_dir}{f' on node {node}' if node else ''}"

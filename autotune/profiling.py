@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.disk import told_of_the_disk
+from autotune.disk import disk_errors_as_input_errors
 from autotune.executors.side_effects import summary
 from autotune.explain.nsight import Tool
 from autotune.job.spec import JobSpec
@@ -15,7 +15,7 @@ from autotune.journal import Journal, clock
 from autotune.report.profile import status, write_profile
 from autotune.report.terminal.plain import open_progress
 from autotune.results import Profile
-from autotune.run_directory import check_apart, move_aside
+from autotune.run_directory import move_aside, require_outside_workdir
 from autotune.running import open_executor
 from autotune.stages.context import RunContext
 from autotune.stages.profile import explain_alone
@@ -44,11 +44,11 @@ def profile_job(
         InputError: the job is in ``directory``, or the disk is full or read-only.
     """
     began = time.monotonic()
-    check_apart(directory, spec.workdir, "--out")
+    require_outside_workdir(directory, spec.workdir, "--out")
     move_aside(directory, "--out")
     journal = Journal(directory / "journal.jsonl", clock())
     with (
-        told_of_the_disk(directory, "run it again"),
+        disk_errors_as_input_errors(directory, "run it again"),
         closing(journal),
         status(spec.name, shown) as say,
         open_progress("quiet" if shown else "silent", 0.0) as progress,
@@ -80,7 +80,7 @@ def profile_job(
             dict(record.no_effect),
             summary(directory, spec.workdir),
         )
-    with told_of_the_disk(directory, "run it again"):
+    with disk_errors_as_input_errors(directory, "run it again"):
         write_profile(found, directory)
     return found
 

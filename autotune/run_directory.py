@@ -20,14 +20,14 @@ from autotune.journal import Journal
 RESULT = "result.json"
 JOURNAL = "journal.jsonl"
 JUDGEMENT = "judgement.json"
-WRITTEN = (
+OUTPUT_FILES = (
     RESULT,
     JUDGEMENT,
     *(
         "tuned.yaml report.html loss.png waterfall.png findings.json history.json sessions records traces"
     ).split(),
 )
-Contents = Literal["run", "profile", "judgement", ""]
+DirectoryKind = Literal["run", "profile", "judgement", ""]
 NOT_TUNED = {
     "profile": "this is a profile; it has no tuned settings",
     "judgement": "this is a judgement; it has no tuned settings",
@@ -36,7 +36,7 @@ NOT_TUNED = {
 PAGES = {"profile": (PROFILE_SUMMARY, "profile.html"), "judgement": (JUDGEMENT, JUDGEMENT)}
 
 
-def contents(directory: Path) -> Contents:
+def directory_kind(directory: Path) -> DirectoryKind:
     """What was recorded in ``directory``, finished or not; "": nothing of ours."""
     # not Path.is_file(), which raises where a folder may not be searched
     if os.path.isfile(directory / PROFILE_SUMMARY):
@@ -58,7 +58,9 @@ def find_directory(run: str | Path, file: str) -> Path | None:
     """
     places = [d for d in (Path(run), RUNS / run) if os.path.isdir(d)]
     return max(
-        places, key=lambda d: 2 if os.path.isfile(d / file) else bool(contents(d)), default=None
+        places,
+        key=lambda d: 2 if os.path.isfile(d / file) else bool(directory_kind(d)),
+        default=None,
     )
 
 
@@ -79,8 +81,8 @@ def find_result(run: str) -> Path:
         raise no_run("there is no such run", run)
     if os.path.isfile(directory / RESULT):
         return directory / RESULT
-    refuse_others(directory, "a run's directory")
-    if not contents(directory):
+    refuse_untuned(directory, "a run's directory")
+    if not directory_kind(directory):
         raise no_run("there is no run in this directory", run)
     raise InputError(
         f"this run has no result yet: {progress_words(directory / JOURNAL)}",
@@ -93,13 +95,13 @@ def find_result(run: str) -> Path:
     )
 
 
-def refuse_others(directory: Path, expected: str) -> None:
+def refuse_untuned(directory: Path, expected: str) -> None:
     """Refuse a directory that holds a profile or a judgement.
 
     Raises:
         InputError: ``directory`` does.
     """
-    it = contents(directory)
+    it = directory_kind(directory)
     if it in NOT_TUNED:
         last, page = PAGES[it]
         made = f"it is in {directory / page}; " if (directory / last).is_file() else ""
@@ -144,7 +146,7 @@ def move_aside(directory: Path, option: str = "--run-dir") -> None:
 
     if not directory.exists() or not any(directory.iterdir()):
         return
-    if not contents(directory):
+    if not directory_kind(directory):
         raise InputError(
             "it is neither empty nor a run's directory",
             where=str(directory),
@@ -170,7 +172,7 @@ def move_aside(directory: Path, option: str = "--run-dir") -> None:
         ) from None
 
 
-def check_ours(directory: Path, kind: Contents) -> None:
+def require_run_directory(directory: Path, kind: DirectoryKind) -> None:
     """Refuse a directory in which a run would overwrite the user's own files, or read the records
     of another command.
 
@@ -181,7 +183,7 @@ def check_ours(directory: Path, kind: Contents) -> None:
         InputError: there is no run in it, but a file with the name of a run's; or it is of another
             kind.
     """
-    foreign = [name for name in WRITTEN if (directory / name).exists()]
+    foreign = [name for name in OUTPUT_FILES if (directory / name).exists()]
     if foreign and not (directory / JOURNAL).exists():
         raise InputError(
             f"it is no run's directory, and a run would overwrite its {foreign[0]}",
@@ -189,7 +191,7 @@ def check_ours(directory: Path, kind: Contents) -> None:
             expected="an empty directory, a new one, or one of an earlier run",
             remedy="choose another with --run-dir",
         )
-    found = contents(directory)
+    found = directory_kind(directory)
     begun = (directory / JOURNAL).exists() and next(_entries(directory / JOURNAL), None) is not None
     if begun and found != kind:
         raise InputError(
@@ -200,7 +202,7 @@ def check_ours(directory: Path, kind: Contents) -> None:
         )
 
 
-def check_apart(directory: Path, workdir: Path, option: str = "--run-dir") -> None:
+def require_outside_workdir(directory: Path, workdir: Path, option: str = "--run-dir") -> None:
     """Refuse a run directory that holds the job's own directory.
 
     What trials write in a run directory is the run's: it is not put back, and ``--fresh`` moves it.
@@ -219,7 +221,9 @@ def check_apart(directory: Path, workdir: Path, option: str = "--run-dir") -> No
 
 def no_run(found: str, run: str, file: str = RESULT) -> InputError:
     """The error for a ``run`` that does not exist; it lists those that do."""
-    names = sorted(p.parent.name for p in RUNS.glob(f"*/{JOURNAL}") if contents(p.parent) == "run")
+    names = sorted(
+        p.parent.name for p in RUNS.glob(f"*/{JOURNAL}") if directory_kind(p.parent) == "run"
+    )
     here = f"runs here: {', '.join(names[:10])}{' …' if len(names) > 10 else ''}"
     return InputError(
         found,

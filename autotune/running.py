@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 
-from autotune.disk import told_of_the_disk
+from autotune.disk import disk_errors_as_input_errors
 from autotune.errors import BaselineError, HookError, InputError, Interrupted
 from autotune.executors import executor_for
 from autotune.executors.base import Executor
@@ -32,7 +32,7 @@ from autotune.report.progress import Progress
 from autotune.report.result_file import load_result, write_findings, write_result
 from autotune.report.terminal.plain import open_progress
 from autotune.results import Observation, Result
-from autotune.run_directory import check_apart, check_ours, move_aside
+from autotune.run_directory import move_aside, require_outside_workdir, require_run_directory
 from autotune.stages.context import RunContext, Stop, interrupted
 from autotune.tracking import open_tracker, preflight, records
 from autotune.tracking.base import Tracker
@@ -70,7 +70,7 @@ def tune_job(
     """
     if seed < 0:
         raise InputError(f"the seed is {seed}", where="seed", expected="0 or above")
-    with told_of_the_disk(run_dir):
+    with disk_errors_as_input_errors(run_dir):
         return _tune_job(spec, run_dir, fresh, seed, offline, progress_kind, tools, history, store)
 
 
@@ -86,9 +86,9 @@ def _tune_job(
     store: Path | None,
 ) -> Result:
     history = history and spec.remembered
-    check_apart(run_dir, spec.workdir)
+    require_outside_workdir(run_dir, spec.workdir)
     if not fresh:
-        check_ours(run_dir, "run")
+        require_run_directory(run_dir, "run")
     other_torch = _other_torch(spec, run_dir, store) if history and not fresh else ""
     aside = fresh or bool(other_torch)
     if not offline and (aside or not (run_dir / "result.json").exists()):
@@ -102,7 +102,7 @@ def _tune_job(
             progress_kind, spec.budget.minutes * 60, spent_s=journal.elapsed_s
         ) as progress,
     ):
-        _claim(journal, spec, run_dir, seed)
+        _require_same_study(journal, spec, run_dir, seed)
         if journal.find("finished") is not None and (run_dir / "result.json").exists():
             result = load_result(run_dir / "result.json")
             if edited := _edited(journal, spec):
@@ -110,7 +110,7 @@ def _tune_job(
                     f"{_listed(edited)} changed since this run ended; use --fresh to tune the job"
                     " as it is now"
                 )
-            if elsewhere := _elsewhere(journal, spec):
+            if elsewhere := _environment_changes(journal, spec):
                 progress.warning(
                     f"this run was measured elsewhere ({elsewhere}); use --fresh to tune here"
                 )
@@ -122,7 +122,7 @@ def _tune_job(
         if journal.find("observation") is not None:
             progress.note(f"resuming after {journal.elapsed_s:.0f} s of earlier work")
         _compare_sources(journal, spec, progress)
-        if elsewhere := _elsewhere(journal, spec):
+        if elsewhere := _environment_changes(journal, spec):
             progress.warning(
                 f"this run began elsewhere ({elsewhere}): continuing mixes two machines or torch"
                 " versions; use --fresh to start over"
@@ -139,7 +139,7 @@ def _tune_job(
         past = open_history(store, progress.warning) if history else None
         stop = Stop()
         with (
-            _its_end_on_record(tracker),
+            _mark_study_failed_on_error(tracker),
             closing(
                 open_executor(spec, run_dir, journal, progress.note, progress.warning)
             ) as executor,
@@ -181,7 +181,7 @@ def _tune_job(
 
 
 @contextmanager
-def _its_end_on_record(tracker: Tracker) -> Iterator[None]:
+def _mark_study_failed_on_error(tracker: Tracker) -> Iterator[None]:
     """Record in the study that a run ended without a result, however it ended.
 
     Otherwise the study looks as if the run were still going on.
@@ -224,7 +224,7 @@ def publish_outcome(result: Result, spec: JobSpec, run_dir: Path) -> None:
     write_report(result, run_dir)
 
 
-def _claim(journal: Journal, spec: JobSpec, run_dir: Path, seed: int) -> None:
+def _require_same_study(journal: Journal, spec: JobSpec, run_dir: Path, seed: int) -> None:
     """Write the study's identity into a new journal, or check that this is the same study.
 
     Raises:
@@ -272,7 +272,7 @@ def _edited(journal: Journal, spec: JobSpec) -> list[str]:
     return changed(journal.find("sources") or {}, digests(spec.command, spec.workdir))
 
 
-def _elsewhere(journal: Journal, spec: JobSpec) -> str:
+def _environment_changes(journal: Journal, spec: JobSpec) -> str:
     """How this machine differs from the one that the run has measured so far; "" if it does not."""
     observed = journal.find("observation")
     if observed is None or spec.executor.kind != "local":

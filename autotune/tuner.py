@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from autotune.disk import refused_by_disk
+from autotune.disk import is_disk_error
 from autotune.errors import AutotuneError
 from autotune.executors.base import SessionFailed
 from autotune.explain.records import Explanation
@@ -179,7 +179,7 @@ def _explained(
     except AutotuneError:
         raise
     except Exception as error:
-        if refused_by_disk(error):  # with room again, the same command can explain it
+        if is_disk_error(error):  # with room again, the same command can explain it
             raise
         publish(context.run_dir / EXPLAIN_ERROR, "".join(traceback.format_exception(error)))
         note = (

@@ -135,7 +135,9 @@ def _sides(
     given = [w for w, is_given in (("B", b), ("--b-…", change), ("--base-ref", base)) if is_given]
     if len(given) != 1:
         raise InputError(
-            f"{' and '.join(given)} cannot be combined" if given else "there is nothing to compare A with",
+            f"{' and '.join(given)} cannot be combined"
+            if given
+            else "there is nothing to compare A with",
             where="autotune judge",
             expected="a second file, or --b-command, --b-env, --b-python, or --base-ref",
         )

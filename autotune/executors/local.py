@@ -37,7 +37,7 @@ from autotune.executors.side_effects import (
 )
 from autotune.export.fingerprint import interpreter
 from autotune.job.command import placeholders
-from autotune.job.configs import held_choices, in_words, started_with
+from autotune.job.configs import fixed_run_knobs, in_words, started_with
 from autotune.job.spec import JobSpec
 from autotune.secrets import secret_texts
 from autotune_spaces.base import Config, Knob, NotApplicable, Start, Value
@@ -206,7 +206,7 @@ class LocalExecutor(Executor):
         config = SessionConfig(
             mode=SessionMode.PROFILE if request.profile else SessionMode.FIXED,
             directory="",
-            knobs=held_choices(request.config, self.spec.search_space),
+            knobs=fixed_run_knobs(request.config, self.spec.search_space),
             process_knobs=tuple(
                 KnobChoice(k.name, v, dict(k.options))
                 for k, v in self._process_choices(request.config)

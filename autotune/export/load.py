@@ -17,9 +17,9 @@ from autotune.export.tuned import (
     TunedKnob,
 )
 from autotune.job.mistakes import Mistake, nearest, to_error
-from autotune.job.yaml_lines import Document, Place, YamlMistake, parse_yaml, read_text, read_yaml
+from autotune.job.yaml_lines import Document, KeyPath, YamlMistake, parse_yaml, read_text, read_yaml
 from autotune.results import Interval
-from autotune.run_directory import RESULT, contents, find_directory, no_run, refuse_others
+from autotune.run_directory import RESULT, directory_kind, find_directory, no_run, refuse_untuned
 from autotune_spaces.codec import decode, fits
 from autotune_spaces.knobs import create, names
 from autotune_spaces.knobs.via import VARIABLE_NAME
@@ -51,8 +51,8 @@ def find_tuned(path: Path) -> Path:
     inside = directory / FILE_NAME
     if os.path.isfile(inside):
         return inside
-    refuse_others(directory, f"a finished run's directory, or a {FILE_NAME}")
-    unfinished = contents(directory) == "run"
+    refuse_untuned(directory, f"a finished run's directory, or a {FILE_NAME}")
+    unfinished = directory_kind(directory) == "run"
     raise InputError(
         f"no {FILE_NAME} in it" + (": the run has not finished" if unfinished else ""),
         where=str(directory),
@@ -101,7 +101,7 @@ class _Reader:
         self.document, self.file = document, file
         self.mistakes: list[Mistake] = []
 
-    def wrong(self, place: Place, found: str, expected: str, words: tuple[str, ...] = ()) -> None:
+    def wrong(self, place: KeyPath, found: str, expected: str, words: tuple[str, ...] = ()) -> None:
         self.mistakes.append(
             Mistake(place, found, expected, nearest(place[-1], words) if words and place else "")
         )
@@ -144,12 +144,12 @@ class _Reader:
             provenance=self.provenance(data),
         )
 
-    def known_keys(self, data: dict[str, Any], place: Place, keys: tuple[str, ...]) -> None:
+    def known_keys(self, data: dict[str, Any], place: KeyPath, keys: tuple[str, ...]) -> None:
         for key in data:
             if key not in keys:
                 self.wrong((*place, key), f"unknown key '{key}'", f"one of {', '.join(keys)}", keys)
 
-    def text(self, data: dict[str, Any], place: Place, default: str = "") -> str:
+    def text(self, data: dict[str, Any], place: KeyPath, default: str = "") -> str:
         value = data.get(str(place[-1]), default)
         if isinstance(value, (dict, list)) or value is None:
             self.wrong(
@@ -176,7 +176,7 @@ class _Reader:
         return tuple(read_text(self.document, (key, i), v) for i, v in enumerate(value))
 
     def mapping(
-        self, data: dict[str, Any], place: Place, *, needed: bool = False
+        self, data: dict[str, Any], place: KeyPath, *, needed: bool = False
     ) -> dict[str, Any]:
         value: Any = data.get(str(place[-1]), None if needed else {})
         if not isinstance(value, dict):
@@ -189,7 +189,7 @@ class _Reader:
             return {}
         return value
 
-    def variables(self, data: dict[str, Any], place: Place) -> dict[str, str]:
+    def variables(self, data: dict[str, Any], place: KeyPath) -> dict[str, str]:
         found = self.mapping(data, place)
         for name in found:
             if not VARIABLE_NAME.fullmatch(name):
@@ -197,7 +197,7 @@ class _Reader:
         return {name: self.text(found, (*place, name)) for name in found}
 
     def knob(self, name: str, entry: Any) -> TunedKnob:
-        place: Place = ("knobs", name)
+        place: KeyPath = ("knobs", name)
         if not isinstance(entry, dict) or "value" not in entry:
             example = f"{{value: {entry}}}" if isinstance(entry, (str, bool, int)) else "value: …"
             self.wrong(place, f"'{name}' has no value", example)
@@ -244,12 +244,12 @@ class _Reader:
                 found = found if one is None else replace(found, **{name: getattr(one, name)})
         return found
 
-    def record(self, cls: type[T], data: dict[str, Any], place: Place) -> T | None:
+    def record(self, cls: type[T], data: dict[str, Any], place: KeyPath) -> T | None:
         """Decode a dataclass at ``place``; None if it is missing or malformed."""
         value = data.get(str(place[-1]))
         return None if value is None else self.decoded(cls, value, place)
 
-    def decoded(self, cls: type[T], value: Any, place: Place) -> T | None:
+    def decoded(self, cls: type[T], value: Any, place: KeyPath) -> T | None:
         """Decode ``value`` as :func:`encode` wrote it; None if it is malformed."""
         try:
             found = decode(cls, value)

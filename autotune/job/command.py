@@ -108,7 +108,7 @@ def shell_operator(command: str) -> str:
     return ""
 
 
-def sent_to(line: str) -> str:
+def redirected_output(line: str) -> str:
     """The first file to which the last command of a shell line sends what it prints, except in
     ``{trial_dir}``, or "".
     """

@@ -18,7 +18,7 @@ def key_of(config: Config) -> str:
     return json.dumps(dict(sorted(config.items())), separators=(",", ":"))
 
 
-def live_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
+def live_knobs_of(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
     """The part of ``config`` that a running job can be switched to, as sent to the agent.
 
     In the order of the search space.
@@ -30,7 +30,7 @@ def live_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
     )
 
 
-def held_choices(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
+def fixed_run_knobs(config: Config, space: SearchSpace) -> tuple[KnobChoice, ...]:
     """The part of ``config`` that the agent holds from the start of a fresh run.
 
     A fresh run is as the user will run the job.

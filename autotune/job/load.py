@@ -34,8 +34,8 @@ from autotune.job.spec import (
     SideEffects,
     Tracking,
 )
-from autotune.job.validation import validate, what_is_right
-from autotune.job.yaml_lines import Document, Place, YamlMistake, read_text, read_yaml
+from autotune.job.validation import validate, without_invalid_keys
+from autotune.job.yaml_lines import Document, KeyPath, YamlMistake, read_text, read_yaml
 from autotune_spaces.base import SearchSpace
 
 _DEFAULT_NAMES = ("job", "autotune", "tune")  # file names that say nothing about the job
@@ -58,12 +58,12 @@ def load_job(path: Path | str, *, check: bool = True) -> JobSpec:
     file = Path(path)
     document = _read(file)
     parsed, mistakes = validate(document.data)
-    spec, more = _build(parsed or what_is_right(document.data, mistakes), document, file)
+    spec, more = _build(parsed or without_invalid_keys(document.data, mistakes), document, file)
     if mistakes or spec is None:
         raise to_error([*mistakes, *more], document, file)
     # with other executors, the machines of the cluster must have the program
     if check and spec.executor.kind == "local":
-        place: Place = ("command",)
+        place: KeyPath = ("command",)
         where = f"{file}:{document.line(place)}"
         commands.check_command(spec.command, spec.workdir, spec.env, where)
     return spec
@@ -154,7 +154,7 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
             Mistake(("command",), str(error), "a program and its arguments", remedy=remedy)
         )
     mistakes += _unexpanded(parsed)
-    mistakes += _sent_away(parsed)
+    mistakes += _redirected_output(parsed)
     from autotune_spaces.knobs.via import ViaKnob
 
     space, space_mistakes = _space(parsed.search_space, words or tuple(str(parsed.command).split()))
@@ -314,7 +314,7 @@ def _unexpanded(parsed: JobFile) -> list[Mistake]:
     ]
 
 
-def _sent_away(parsed: JobFile) -> list[Mistake]:
+def _redirected_output(parsed: JobFile) -> list[Mistake]:
     """A shell line whose output goes to a file."""
     line = parsed.command if parsed.shell and isinstance(parsed.command, str) else ""
     return [
@@ -328,7 +328,7 @@ def _sent_away(parsed: JobFile) -> list[Mistake]:
                 " {trial_dir}"
             ),
         )
-        for file in [commands.sent_to(line)]
+        for file in [commands.redirected_output(line)]
         if file
     ]
 

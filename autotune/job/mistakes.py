@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.errors import AutotuneError, InputError
-from autotune.job.yaml_lines import Document, Place
+from autotune.job.yaml_lines import Document, KeyPath
 from autotune_spaces.base import nearest as nearest
 
 LONGEST = 400  # characters quoted of what was found: a value may be as long as its file
@@ -18,7 +18,7 @@ LONGEST = 400  # characters quoted of what was found: a value may be as long as 
 
 @dataclass(frozen=True)
 class Mistake:
-    place: Place
+    place: KeyPath
     found: str
     expected: str = ""
     nearest: str = ""

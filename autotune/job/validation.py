@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from autotune.job.mistakes import Mistake, nearest
 from autotune.job.schema import JobFile, shown
-from autotune.job.yaml_lines import Place
+from autotune.job.yaml_lines import KeyPath
 from autotune.secrets import is_secret
 
 
@@ -30,7 +30,7 @@ def validate(data: dict[Any, Any]) -> tuple[JobFile | None, list[Mistake]]:
     ]
 
 
-def what_is_right(data: dict[Any, Any], mistakes: list[Mistake]) -> JobFile:
+def without_invalid_keys(data: dict[Any, Any], mistakes: list[Mistake]) -> JobFile:
     """The job file without its wrong keys, so that mistakes in the others are found, too."""
     wrong = {m.place[0] for m in mistakes if m.place}
     rest = {key: value for key, value in data.items() if key not in wrong}
@@ -46,7 +46,7 @@ def what_is_right(data: dict[Any, Any], mistakes: list[Mistake]) -> JobFile:
 
 def _mistake(detail: Mapping[str, Any]) -> Mistake:
     """Pydantic's error in the words of job.yaml."""
-    place: Place = tuple(p for p in detail["loc"] if p != "[key]")
+    place: KeyPath = tuple(p for p in detail["loc"] if p != "[key]")
     kind, context, value = detail["type"], detail.get("ctx") or {}, detail["input"]
     key = ".".join(map(str, place))
     if kind == "autotune":
@@ -75,7 +75,7 @@ def _mistake(detail: Mapping[str, Any]) -> Mistake:
     return Mistake(place, f"{key or 'a key'} is {shown(value)}", _expected(kind, context, key))
 
 
-def _keys(place: Place) -> list[str]:
+def _keys(place: KeyPath) -> list[str]:
     model: Any = JobFile
     for part in place:
         if get_origin(model) is dict:  # the user's own names, each with a model

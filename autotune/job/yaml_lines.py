@@ -35,7 +35,7 @@ VALID_YAML = (
     " quoted"
 )
 
-Place = tuple[str | int, ...]  # keys and indexes from the top: ("budget", "minutes")
+KeyPath = tuple[str | int, ...]  # keys and indexes from the top: ("budget", "minutes")
 
 
 class YamlMistake(Exception):
@@ -51,10 +51,10 @@ class Document:
     """Plain data, the line of each part of it, and how its scalars were spelled."""
 
     data: Any
-    lines: Mapping[Place, int]  # from 1
-    spelling: Mapping[Place, str]  # of unquoted scalars, as written: "1.10", not 1.1
+    lines: Mapping[KeyPath, int]  # from 1
+    spelling: Mapping[KeyPath, str]  # of unquoted scalars, as written: "1.10", not 1.1
 
-    def line(self, place: Place) -> int:
+    def line(self, place: KeyPath) -> int:
         """The line of ``place``, or of the closest part around it that is in the file."""
         for end in range(len(place), 0, -1):
             if place[:end] in self.lines:
@@ -139,8 +139,8 @@ def read_yaml(path: Path) -> Document:
 
 def parse_yaml(text: str) -> Document:
     """Like :func:`read_yaml`, from a string."""
-    lines: dict[Place, int] = {}
-    spelling: dict[Place, str] = {}
+    lines: dict[KeyPath, int] = {}
+    spelling: dict[KeyPath, str] = {}
     try:
         loader = _Loader(text)
         try:
@@ -185,10 +185,10 @@ class _Walk:
         YamlMistake: at the line of what is refused.
     """
 
-    def __init__(self, lines: dict[Place, int], spelling: dict[Place, str]) -> None:
+    def __init__(self, lines: dict[KeyPath, int], spelling: dict[KeyPath, str]) -> None:
         self._lines, self._spelling = lines, spelling
 
-    def visit(self, node: yaml.Node, place: Place) -> None:
+    def visit(self, node: yaml.Node, place: KeyPath) -> None:
         line = node.start_mark.line + 1
         if len(place) > MAX_DEPTH:
             raise YamlMistake("nested too deeply", line, f"at most {MAX_DEPTH} levels")
@@ -204,7 +204,7 @@ class _Walk:
         elif isinstance(node, yaml.MappingNode):
             self._visit_mapping(node, place)
 
-    def _visit_mapping(self, node: yaml.MappingNode, place: Place) -> None:
+    def _visit_mapping(self, node: yaml.MappingNode, place: KeyPath) -> None:
         first: dict[Hashable, int] = {}
         for key, value in node.value:
             line = key.start_mark.line + 1
@@ -263,6 +263,6 @@ def _joined(text: str, line: int) -> str:
     return joined
 
 
-def read_text(document: Document, place: Place, value: Any) -> str:
+def read_text(document: Document, place: KeyPath, value: Any) -> str:
     """``value`` as the file spells it: 1.10 stays "1.10", 4 becomes "4"."""
     return document.spelling.get(place, str(value))

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.disk import told_of_the_disk
+from autotune.disk import disk_errors_as_input_errors
 from autotune.errors import BaselineError, HookError, InputError
 from autotune.journal import Journal, clock
 from autotune.judging.measure import judge_sides
@@ -17,7 +17,12 @@ from autotune.judging.records import SCHEMA_VERSION, Judgement
 from autotune.judging.sides import Side, digest
 from autotune.report.result_file import json_text
 from autotune.report.terminal.plain import open_progress
-from autotune.run_directory import JUDGEMENT, check_apart, check_ours, move_aside
+from autotune.run_directory import (
+    JUDGEMENT,
+    move_aside,
+    require_outside_workdir,
+    require_run_directory,
+)
 from autotune.stages.context import RunContext, Stop, interrupted
 from autotune.tracking import Tracker
 from autotune.verdict.loss import RULES
@@ -49,15 +54,15 @@ def judge_job(
 
     check_loss_class(loss, "loss")
     for side in sides:
-        check_apart(run_dir, side.spec.workdir)
+        require_outside_workdir(run_dir, side.spec.workdir)
     if fresh:
         move_aside(run_dir)
     else:
-        check_ours(run_dir, "judgement")
+        require_run_directory(run_dir, "judgement")
     spec = sides[0].spec
-    with told_of_the_disk(run_dir), ExitStack() as stack:
+    with disk_errors_as_input_errors(run_dir), ExitStack() as stack:
         journal = stack.enter_context(closing(Journal(run_dir / "journal.jsonl", clock())))
-        _claim(journal, digest(sides, loss), run_dir)
+        _require_same_study(journal, digest(sides, loss), run_dir)
         progress = stack.enter_context(
             open_progress(progress_kind, spec.budget.minutes * 60, spent_s=journal.elapsed_s)
         )
@@ -141,7 +146,7 @@ def _finished(
     return (it, ended.get("at", "an earlier time")) if same and it.margin == margin else None
 
 
-def _claim(journal: Journal, identity: str, run_dir: Path) -> None:
+def _require_same_study(journal: Journal, identity: str, run_dir: Path) -> None:
     known = journal.find("study")
     if known is None:
         journal.append("study", "", {"digest": identity})

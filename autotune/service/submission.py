@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.disk import told_of_the_disk
+from autotune.disk import disk_errors_as_input_errors
 from autotune.errors import InputError
 from autotune.job.load import NAME_VARIABLE
 from autotune.job.package import Package
@@ -182,7 +182,7 @@ def send(cluster: Cluster, submission: Submission) -> None:
     client = cluster.client()
     with (
         tempfile.TemporaryDirectory(prefix="autotune-submit-") as folder,
-        told_of_the_disk(Path(folder), "submit it again"),
+        disk_errors_as_input_errors(Path(folder), "submit it again"),
     ):
         runtime_env: dict[str, Any] = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}}
         if submission.package is not None:

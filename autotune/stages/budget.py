@@ -109,7 +109,7 @@ def search_ends_s(
         for value in values_for_fresh_runs(space, name, observation)
     ):
         # one spare pair: a series may end late
-        end_s -= rounds(context, PROCESS_PAIRS + 1) * pair_s(context, observation, gain)
+        end_s -= rounds(context, PROCESS_PAIRS + 1) * pair_s(context, observation, gain, gain)
     return max(min(SEARCH_SHARE * budget_s, end_s), began_s + FEWEST_SHARE * budget_s)
 
 

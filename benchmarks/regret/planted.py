@@ -168,8 +168,8 @@ def _knobs(
     size: int, rng: np.random.Generator, workers: tuple[int, ...] = (0, 1, 2, 4)
 ) -> tuple[SearchKnob, ...]:
     knobs = [
-        SearchKnob("num_workers", workers, 0, dear=True, loader=True),
-        SearchKnob("prefetch_factor", (2, 4), 2, dear=True, loader=True),
+        SearchKnob("num_workers", workers, 0, costly=True, loader=True),
+        SearchKnob("prefetch_factor", (2, 4), 2, costly=True, loader=True),
         SearchKnob("amp_dtype", ("off", "bfloat16"), "off", in_graph=True, price=0.01),
         SearchKnob("channels_last", (False, True), False, in_graph=True, price=0.01),
         SearchKnob("compile_mode", ("off", "default"), "off", compiled=True, price=0.01),

@@ -184,7 +184,7 @@ def bands(folder: Path, space: Space) -> list[dict]:
             n,
             tuple(seen.domains[n]),
             seen.defaults[n],
-            dear=spec.search_space[n].dear,
+            costly=spec.search_space[n].costly,
             loader=spec.search_space[n].loader,
             price=PRICES[spec.search_space[n].numerics],
         )

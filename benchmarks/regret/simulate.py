@@ -93,9 +93,9 @@ class Session:
         for config in series.blocks:
             log_cost = self.space.log_cost(config)
             changed = {k for k in {*config, *self._now} if config.get(k) != self._now.get(k)}
-            dear = changed & set(SWITCH_S)
-            if dear:
-                machine.now_s += max(SWITCH_S[k] for k in dear)
+            costly = changed & set(SWITCH_S)
+            if costly:
+                machine.now_s += max(SWITCH_S[k] for k in costly)
                 # the first block counts as settling
                 machine.measure(log_cost, BLOCK_S, BLOCK_ITERATIONS)
             if "compile_mode" in config and changed & {
@@ -255,7 +255,7 @@ NOTES = """
 
 On other seeds (5, the last row 6), 40 to 60 runs a cell, so that the standard error is 0.2 to 0.5 %
 and neighboring rows can often not be told apart. Noise 6 %; mean regret (runs within 3 %). Blank:
-not run. From "dear knobs" on start-up weighs less (1,000,000 planned steps instead of 100,000),
+not run. From "costly knobs" on start-up weighs less (1,000,000 planned steps instead of 100,000),
 which alone changes figures a little.
 
 | rule | mix of 11, 3 min | mix of 11, 10 min | loader, 3 min | loader, 10 min | taken |
@@ -266,8 +266,8 @@ which alone changes figures a little.
 | … at 0.2 % | | 0.8 (98) | 2.9 (72) | 1.3 (90) | yes |
 | …… discount behind another loader 1.0 instead of 0.7 | | | 3.1 (65) | 1.4 (88) | no |
 | …… 0.4 | | | 3.3 (65) | 1.4 (90) | no |
-| …… dear knobs drawn in as many series as they are in doubt | 2.3 (82) | 1.3 (95) | 3.1 (65) | 1.4 (85) | no |
-| …… dear knobs drawn in every series | 1.2 (90) | 0.8 (95) | | | yes |
+| …… costly knobs drawn in as many series as they are in doubt | 2.3 (82) | 1.3 (95) | 3.1 (65) | 1.4 (85) | no |
+| …… costly knobs drawn in every series | 1.2 (90) | 0.8 (95) | | | yes |
 | ……… effects count as strong from 0.1 on, not 0.05 | 1.8 (85) | 1.0 (95) | 2.4 (77) | | no |
 | ……… the same, and 0.4 behind another loader | | | 2.5 (70) | 0.8 (97) | the loader's |
 | ……… shorter series (3 s) / leader's part from 90 % on | | | 2.8 (65) / 2.7 (72) | | no |

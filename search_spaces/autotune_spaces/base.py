@@ -200,7 +200,7 @@ class Knob(ABC):
     # True if it costs seconds at start (compile, cuDNN search): reported as break-even
     start_up_cost: bool = False
     # True if switching it in a running job takes seconds: a new source of batches
-    dear: bool = False
+    costly: bool = False
     loader: bool = False  # True if it affects how batches are delivered, not the computation
     in_graph: bool = False  # True if compiled code depends on it: switching it recompiles
     range: str = ""  # the values in words, for tables: "0, 1, 2, 4 … cores"

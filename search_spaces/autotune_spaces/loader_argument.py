@@ -13,7 +13,7 @@ class LoaderArgument(Knob):
     scope = Scope.LIVE
     numerics = Numerics.EXACT
     allowed: tuple[Value, ...] = (False, True)
-    dear = True
+    costly = True
     loader = True
     least_workers = 0  # with fewer, the value has no meaning
 

@@ -10,7 +10,7 @@ import pytest
 from tiny_tuner import JobProcess, Tuner, block
 
 from autotune_trials.agent.facts import job_facts
-from autotune_trials.protocol.messages import Plan, Progress, dump, load
+from autotune_trials.protocol.messages import Fault, Plan, Progress, dump, load
 
 DDP = """
 import os, torch, torch.distributed as dist
@@ -137,3 +137,23 @@ def test_ranks_throw_the_same_batches_away(tuner: Tuner) -> None:
     assert mine == theirs
     # once per block
     assert [b - a for a, b in zip(mine, mine[1:], strict=False) if b - a > 1] == [1 + 3] * 2
+
+
+def test_a_context_for_uneven_inputs_is_refused_and_the_job_goes_on(tuner: Tuner) -> None:
+    """There the ranks take different numbers of steps, and would wait for each other for ever."""
+    source = """
+import torch, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with model.join():
+    for _ in range(8):
+        optimizer.zero_grad(); model(torch.randn(4, 8)).mean().backward(); optimizer.step()
+print("trained")
+"""
+    tuner.start(source, "fixed", {})
+    fault = tuner.receive()
+    assert isinstance(fault, Fault) and fault.unhooked and "uneven inputs" in fault.text
+    tuner.close_connection()
+    assert tuner.finish()[:2] == (0, "trained\n")

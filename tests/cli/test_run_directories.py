@@ -16,7 +16,7 @@ from autotune.export.load import load_tuned
 from autotune.export.tuned import TunedConfig, write_tuned
 from autotune.job.load import load_job
 from autotune.job.run_dir import check_run_dir
-from autotune.run_directory import check_ours, find_result, move_aside
+from autotune.run_directory import find_result, move_aside, require_run_directory
 
 STUDY = '{"kind":"study","key":"","elapsed_s":0.0,"data":{"digest":"","name":"digits"}}\n'
 
@@ -129,7 +129,7 @@ def test_the_users_own_files_are_not_overwritten(
     (tmp_path / "results" / "result.json").write_text("{}")
     assert main(words[:-1]) == 2 and "result.json" in capsys.readouterr().err, "with the history"
     assert sorted(os.listdir(tmp_path / "results")) == ["loss.png", "result.json"]
-    check_ours(a_run(tmp_path / "run"), "run")
+    require_run_directory(a_run(tmp_path / "run"), "run")
 
 
 def test_a_run_does_not_continue_a_profile(tmp_path: Path) -> None:
@@ -137,10 +137,10 @@ def test_a_run_does_not_continue_a_profile(tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     journal.write_text('{"kind":"run","key":"profile-baseline|{}","elapsed_s":1.0,"data":{}}\n')
     with pytest.raises(InputError, match="directory of a profile"):
-        check_ours(tmp_path, "run")
-    check_ours(tmp_path, "profile")
+        require_run_directory(tmp_path, "run")
+    require_run_directory(tmp_path, "profile")
     journal.write_text("")  # it has only begun
-    check_ours(tmp_path, "judgement")
+    require_run_directory(tmp_path, "judgement")
 
 
 def test_a_run_that_is_refused_does_not_move_the_old_one(

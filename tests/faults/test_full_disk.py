@@ -19,7 +19,7 @@ from faulty_runs import PROVEN, SEARCHED, faulty_job, whole_entries
 from noiseless_runs import entries_of, figures, tuned
 from replayed import Machine, table
 
-from autotune.disk import told_of_the_disk
+from autotune.disk import disk_errors_as_input_errors
 from autotune.errors import InputError
 from autotune.executors.base import FixedRun
 from autotune_trials.protocol.messages import Record
@@ -127,7 +127,7 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, list[tuple[
 
 def runs_out_of_room(folder: Path) -> bool:
     try:
-        with told_of_the_disk(folder / "run"):
+        with disk_errors_as_input_errors(folder / "run"):
             tuned(folder)
     except InputError as error:
         assert "No space left" in error.found and "same command" in error.remedy
@@ -185,7 +185,7 @@ def test_a_disk_that_turns_read_only_stops_the_run_and_repaired_it_ends_with_the
     folder = failing_disk.path / "job"
     with (
         pytest.raises(InputError, match="Read-only file system") as stopped,
-        told_of_the_disk(folder / "run"),
+        disk_errors_as_input_errors(folder / "run"),
     ):
         tuned(folder, OnADiskThatFails(failing_disk, runs))
     assert "dmesg" in stopped.value.remedy and "same command" in stopped.value.remedy

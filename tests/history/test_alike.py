@@ -90,7 +90,7 @@ def test_what_was_made_up_is_bounded() -> None:
 # ---------------------------------------------------------------------------------------- the model
 
 KNOBS = (
-    SearchKnob("num_workers", (0, 1, 2, 4), 0, dear=True, loader=True),
+    SearchKnob("num_workers", (0, 1, 2, 4), 0, costly=True, loader=True),
     SearchKnob("amp_dtype", ("off", "bfloat16"), "off", in_graph=True, price=0.01),
     SearchKnob("gc", ("default", "freeze"), "default"),
     SearchKnob("malloc", ("default", "keep", "retain"), "default"),

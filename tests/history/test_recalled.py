@@ -23,7 +23,7 @@ from autotune.history import use
 from autotune.history.store import Store
 from autotune.journal import Journal
 from autotune.report.result_file import write_result
-from autotune.running import _elsewhere, _other_torch
+from autotune.running import _environment_changes, _other_torch
 from autotune_spaces.codec import encode
 from autotune_trials.protocol.messages import Record
 
@@ -206,13 +206,13 @@ def test_a_run_that_began_on_another_machine_says_so(
     seen = learnt[0].result.observation
     now = here(spec.command, dict(os.environ), spec.workdir)
     with closing(Journal(tmp_path / "journal.jsonl", lambda before: before)) as journal:
-        assert _elsewhere(journal, spec) == "", "nothing was measured yet"
+        assert _environment_changes(journal, spec) == "", "nothing was measured yet"
         journal.append("observation", "", encode(replace(seen, machine=now)))
-        assert _elsewhere(journal, spec) == ""
+        assert _environment_changes(journal, spec) == ""
         there = replace(now, cpu_model="Old CPU", torch_version="1.0.0")
         journal.append("observation", "", encode(replace(seen, machine=there)))
     with closing(Journal(tmp_path / "journal.jsonl", lambda before: before)) as journal:
-        found = _elsewhere(journal, spec)
+        found = _environment_changes(journal, spec)
         assert "CPU: Old CPU then, " in found and "torch: 1.0.0 then, " in found
 
 
@@ -226,7 +226,7 @@ def test_a_job_that_a_wrapper_pins_to_a_core_runs_on_the_same_machine(
         pinned = replace(now, cores=now.cores + 1)
         journal.append("observation", "", encode(replace(seen, machine=pinned)))
     with closing(Journal(tmp_path / "journal.jsonl", lambda before: before)) as journal:
-        assert _elsewhere(journal, spec) == ""
+        assert _environment_changes(journal, spec) == ""
 
 
 def test_a_slower_baseline_is_a_regression_with_both_figures(

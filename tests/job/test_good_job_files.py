@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import AutotuneError, InputError
-from autotune.job.command import VARIABLE, placeholders, sent_to, shell_operator, split
+from autotune.job.command import VARIABLE, placeholders, redirected_output, shell_operator, split
 from autotune.job.load import load_job
 from autotune.job.schema import JobFile, json_schema
 from autotune.job.spec import Budget, Constraints, Convergence, JobSpec, SideEffects, Tracking
@@ -154,7 +154,7 @@ def test_braces_that_are_no_placeholder_are_the_programs_own(tmp_path: Path) -> 
     ],
 )
 def test_a_line_that_sends_no_output_of_the_job_to_a_file_is_taken(line: str) -> None:
-    assert sent_to(line) == ""
+    assert redirected_output(line) == ""
 
 
 def test_a_shell_is_used_only_when_asked_for(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from autotune.search.model.judgement import worth
 Cost = Callable[[dict], float]
 
 KNOBS = (
-    SearchKnob("num_workers", (0, 1, 2, 4, 8, 16, 32), 0, dear=True, loader=True, guess=16),
-    SearchKnob("prefetch_factor", (2, 4), 2, dear=True, loader=True),
+    SearchKnob("num_workers", (0, 1, 2, 4, 8, 16, 32), 0, costly=True, loader=True, guess=16),
+    SearchKnob("prefetch_factor", (2, 4), 2, costly=True, loader=True),
     SearchKnob("amp_dtype", ("off", "bfloat16"), "off", in_graph=True, price=0.01),
     SearchKnob("channels_last", (False, True), False, in_graph=True, price=0.01),
     SearchKnob("compile_mode", ("off", "default"), "off", compiled=True),
@@ -140,7 +140,7 @@ def test_every_value_is_looked_at_in_a_block_with_nothing_else_new() -> None:
         new = set(config.items()) - seen
         assert len(new) <= 1, f"{new} at once"
         seen |= new
-    cheap = [k for k in KNOBS if not k.dear and not k.compiled]
+    cheap = [k for k in KNOBS if not k.costly and not k.compiled]
     assert seen >= {(k.name, v) for k in cheap for v in k.values if v != k.default}
 
 

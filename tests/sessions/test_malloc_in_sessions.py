@@ -13,7 +13,7 @@ import pytest
 
 from autotune.executors.base import FixedRun
 from autotune.executors.local import LocalExecutor
-from autotune.job.configs import live_choices
+from autotune.job.configs import live_knobs_of
 from autotune.job.spec import JobSpec, SideEffects
 from autotune.verdict.timing import anatomy, drop_start
 from autotune_spaces.base import Config, SearchSpace
@@ -82,7 +82,7 @@ def test_a_running_job_is_switched_there_and_back(executor: LocalExecutor, tmp_p
     configs: list[Config] = [{}, RETAIN, {}, RETAIN, {}]
     session = executor.open_live()
     reports = session.measure(
-        [Block(str(i), live_choices(c, SPACE), 16) for i, c in enumerate(configs)]
+        [Block(str(i), live_knobs_of(c, SPACE), 16) for i, c in enumerate(configs)]
     )
     session.close()
     assert [(r.error, dict(r.no_effect)) for r in reports] == [("", {})] * len(configs)

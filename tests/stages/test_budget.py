@@ -64,6 +64,8 @@ def test_a_pair_takes_two_starts_and_a_window_of_each_side() -> None:
     context, observation = asked(10, 0.1)
     assert pair_s(context, observation) == 2 * (5.0 + 20.0)
     assert math.isclose(pair_s(context, observation, math.log(4)), 2 * 5.0 + 20.0 + 5.0)
+    both = pair_s(context, observation, math.log(4), math.log(4))
+    assert math.isclose(both, 2 * 5.0 + 5.0 + 5.0), "a trial on top of what is tuned already"
     assert pair_s(context, observation, math.log(100)) == 2 * 5.0 + 20.0 + MIN_SECONDS
     slow = asked(10, 10.0)  # its windows are cut short
     assert pair_s(*slow) == 2 * (5.0 + SHORTEST_LIMIT_S)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from autotune.disk import told_of_the_disk
+from autotune.disk import disk_errors_as_input_errors
 from autotune.errors import InputError
 from autotune_spaces.codec import decode, encode
 from autotune_spaces.facts import Machine
@@ -53,7 +53,7 @@ def answered(do: Callable[[], Any]) -> Answer:
     """Wrap what ``do`` returns or raises in an answer."""
     scratch, node = Path(tempfile.gettempdir()), os.uname().nodename
     try:
-        with told_of_the_disk(scratch, "run the same command again", node):
+        with disk_errors_as_input_errors(scratch, "run the same command again", node):
             return Answer(do())
     except (SessionFailed, InputError) as error:
         return Answer(error=error)

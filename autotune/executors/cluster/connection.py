@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from autotune.disk import told_of_the_disk
+from autotune.disk import disk_errors_as_input_errors
 from autotune.errors import InputError
 from autotune.executors.cluster.workdir import REMEDY, runtime_environment
 from autotune.job.spec import JobSpec
@@ -41,7 +41,7 @@ def connect(spec: JobSpec, run_dir: Path, warn: Callable[[str], None] = print) -
     )
     with (
         tempfile.TemporaryDirectory(prefix="autotune-ship-") as folder,
-        told_of_the_disk(Path(folder), "run the same command again"),
+        disk_errors_as_input_errors(Path(folder), "run the same command again"),
     ):
         environment = (
             runtime_environment(spec.workdir, run_dir, Path(folder) / "job.zip", warn)

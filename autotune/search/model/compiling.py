@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 SETTLED = 0.006  # total gain that the graph's knobs may still have when it is bought
 LATEST_SHARE = 0.3  # share of the search's time after which this no longer matters
 GAIN_NEEDED = 0.01  # expected log gain needed to buy a graph
-DEAREST = 0.35  # largest share of the remaining time that a start-up may take
+LARGEST_SHARE = 0.35  # largest share of the remaining time that a start-up may take
 STAY = 40  # blocks to measure on a graph once it is compiled
 AGAIN = (
     0.001  # expected gain from knowing better whether compile pays, needed to buy the graph again
 )
-AGAIN_DEAREST = 0.15  # largest share of the remaining time that this start-up may take
+AGAIN_LARGEST_SHARE = 0.15  # largest share of the remaining time that this start-up may take
 
 
 class Compiling:
@@ -53,7 +53,7 @@ class Compiling:
                 break  # the first graph uses the guess, if possible
             if v == evidence.columns.default[c] or evidence.excluded[c, v]:
                 continue
-            if self.too_dear(v, seconds_left):
+            if self.too_costly(v, seconds_left):
                 continue
             if evidence.tried[c, v] and belief.leader[c] not in (v, evidence.columns.default[c]):
                 continue  # the leader compiles with another value, which has been faster
@@ -81,9 +81,9 @@ class Compiling:
             for v in self._values()
         )
 
-    def too_dear(self, v: int, seconds_left: float) -> bool:
+    def too_costly(self, v: int, seconds_left: float) -> bool:
         """Whether compiling with value ``v`` takes too much of the remaining time."""
-        return self._start_up_s.get(v, 0.0) > DEAREST * seconds_left
+        return self._start_up_s.get(v, 0.0) > LARGEST_SHARE * seconds_left
 
     def _values(self) -> list[int]:
         """Values of the compiled knob, the guess first."""
@@ -116,9 +116,9 @@ class Compiling:
         bought = [graph for graph in graphs if graph is not None]
         if not bought or graphs[-1] is not None or regret[c] < max(AGAIN, regret.max()):
             return False
-        dear = self._start_up_s.get(bought[-1][0], 0.0) > AGAIN_DEAREST * seconds_left
+        costly = self._start_up_s.get(bought[-1][0], 0.0) > AGAIN_LARGEST_SHARE * seconds_left
         return (
-            not dear and not evidence.excluded[c, bought[-1][0]] and len(bought) < len(graphs) / 2
+            not costly and not evidence.excluded[c, bought[-1][0]] and len(bought) < len(graphs) / 2
         )
 
     def _last_graph(self) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ class SearchKnob:
     name: str
     values: tuple[Value, ...]  # all candidates, from least to most, including the default
     default: Value  # the job's own
-    dear: bool = False  # takes seconds to switch: changed only between series
+    costly: bool = False  # takes seconds to switch: changed only between series
     compiled: bool = False  # torch.compile: bought, not sampled
     in_graph: bool = False  # compiled graphs depend on it: switched with compile off
     loader: bool = False  # acts on the loader, not on compute
@@ -45,14 +45,14 @@ class SearchKnob:
     def ladder(self) -> bool:
         """Whether the values are numbers with similar neighbors, too expensive to try them all."""
         numbers = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in self.values)
-        return self.dear and numbers and len(self.values) >= 4
+        return self.costly and numbers and len(self.values) >= 4
 
 
 @dataclass(frozen=True)
 class Series:
     """Configurations to measure one after another in the running job, in this order.
 
-    They agree in all dear knobs and in the compiled graph, so that only the first switch takes
+    They agree in all costly knobs and in the compiled graph, so that only the first switch takes
     seconds (but for a series that compares numbers of workers: stages/more_workers.py).
     """
 

@@ -92,7 +92,7 @@ class ModelSearch:
             elapsed_share: of the search's time, 0 to 1.
             seconds_left: of the search's time.
             block_s: seconds a standard block takes, settling included.
-            switch_s: dear knob -> seconds it takes to switch it.
+            switch_s: costly knob -> seconds it takes to switch it.
             busy: configurations being measured elsewhere right now.
         """
         import numpy as np
@@ -111,8 +111,8 @@ class ModelSearch:
             if not any(index[k] == v for index in elsewhere)
         ]
         recalled = self._recalled_now(seconds_left)
-        first_dear = waiting and waiting[0][0] in self._maker.dear
-        if not len(self._evidence) and (first_dear or recalled is not None):
+        first_costly = waiting and waiting[0][0] in self._maker.costly
+        if not len(self._evidence) and (first_costly or recalled is not None):
             return self._series([self._columns.default] * min(room, 3), FIRST_LOOK)
         if recalled is not None:
             return self._series(self._maker.recalled(recalled, room), RECALLED)
@@ -245,7 +245,7 @@ class ModelSearch:
             return None
         index, evidence = self._recalled.copy(), self._evidence
         c = evidence.compiled
-        if c is not None and self._compiling.too_dear(int(index[c]), seconds_left):
+        if c is not None and self._compiling.too_costly(int(index[c]), seconds_left):
             index[c] = self._columns.default[c]
         known = bool(evidence.excluded[range(len(index)), index].any()) or self._known(index)
         return None if known else index

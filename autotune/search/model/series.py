@@ -1,4 +1,4 @@
-"""Blocks that are measured one after another: dear knobs stay fixed, cheap ones alternate."""
+"""Blocks that are measured one after another: costly knobs stay fixed, cheap ones alternate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 PLOT_S, MOST_BLOCKS, FEWEST_BLOCKS = 5.0, 16, 4
-DEAR_LOOK_BLOCKS = 4  # most blocks for a first look at a dear value, which may be hopeless
+COSTLY_LOOK_BLOCKS = 4  # most blocks for a first look at a costly value, which may be hopeless
 DOUBT_SD, DOUBT = 3.5, 0.01  # a knob is settled if its gain exceeds this many sds plus this much
 
 
@@ -22,7 +22,9 @@ class SeriesMaker:
     def __init__(self, evidence: Evidence, looks: Looks) -> None:
         self.evidence, self.looks = evidence, looks
         knobs = evidence.columns.knobs
-        self.dear = frozenset(k for k, knob in enumerate(knobs) if knob.dear and not knob.compiled)
+        self.costly = frozenset(
+            k for k, knob in enumerate(knobs) if knob.costly and not knob.compiled
+        )
         self.locked = frozenset(evidence.graph) | (
             frozenset() if evidence.compiled is None else frozenset({evidence.compiled})
         )
@@ -30,7 +32,7 @@ class SeriesMaker:
     def first_look(
         self, belief: Belief, waiting: list[tuple[int, int]], blocks: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """The next untried values: a single dear one, or a series of cheap ones.
+        """The next untried values: a single costly one, or a series of cheap ones.
 
         Each is added to a configuration that has worked, so that a failure can be attributed.
         """
@@ -40,18 +42,18 @@ class SeriesMaker:
         placed = self.looks.placed(belief, base, k, v)
         if placed is None:
             return []
-        if not self._alike(placed, base, self.dear):
-            fixed = self.dear | self._compiled() | {k}
+        if not self._alike(placed, base, self.costly):
+            fixed = self.costly | self._compiled() | {k}
             known = [placed, *self._with_fewer_threads(placed, k)]
-            others = min(blocks, DEAR_LOOK_BLOCKS) - len(known)
+            others = min(blocks, COSTLY_LOOK_BLOCKS) - len(known)
             return [*known, *self._drawn(belief, placed, fixed, others, rng)][:blocks]
         leader = self._uncompiled(belief.leader)
-        if self._alike(leader, base, self.dear):
+        if self._alike(leader, base, self.costly):
             base = leader  # its values are known to work; run first, so is the combination
-        series = [columns.default] if self._alike(base, columns.default, self.dear) else []
-        for k, v in [(k, v) for k, v in waiting if k not in self.dear]:
+        series = [columns.default] if self._alike(base, columns.default, self.costly) else []
+        for k, v in [(k, v) for k, v in waiting if k not in self.costly]:
             placed = self.looks.placed(belief, base, k, v)
-            if placed is not None and self._alike(placed, base, self.dear):
+            if placed is not None and self._alike(placed, base, self.costly):
                 series.append(self._mended(belief, placed, rng))
         del series[max(1, blocks - 1) :]
         return [base, *(series[i] for i in rng.permutation(len(series)))]
@@ -83,7 +85,7 @@ class SeriesMaker:
         columns, turn = self.evidence.columns, [index]
         on_graph = self.evidence.graph_of(index) is not None
         for k in [int(k) for k in (index != columns.default).nonzero()[0]]:
-            if k not in self.dear and not (on_graph and k in self.locked):
+            if k not in self.costly and not (on_graph and k in self.locked):
                 less = index.copy()
                 less[k] = columns.default[k]
                 turn.append(columns.settle(less[None, :])[0])
@@ -92,12 +94,12 @@ class SeriesMaker:
     def sampled(
         self, belief: Belief, on_graph: np.ndarray | None, blocks: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """Thompson sampling: one draw for the dear knobs, one per block for the others."""
+        """Thompson sampling: one draw for the costly knobs, one per block for the others."""
         start, locked = self._start(belief, on_graph)
-        dear = self._drawn(belief, start, locked, 1, rng)[0]
-        series = self._drawn(belief, dear, locked | self.dear, blocks, rng)
+        costly = self._drawn(belief, start, locked, 1, rng)[0]
+        series = self._drawn(belief, costly, locked | self.costly, blocks, rng)
         default = self.evidence.columns.default
-        if on_graph is None and self._alike(dear, default, self.dear) and rng.random() < 0.5:
+        if on_graph is None and self._alike(costly, default, self.costly) and rng.random() < 0.5:
             series[0] = default
         return [series[i] for i in rng.permutation(len(series))]
 
@@ -106,21 +108,21 @@ class SeriesMaker:
     ) -> list[np.ndarray]:
         """The leader with each doubtful knob flipped with probability one half.
 
-        Flipping resets a knob to the default, or moves it one step up or down on a ladder; dear
+        Flipping resets a knob to the default, or moves it one step up or down on a ladder; costly
         knobs are flipped once per series.
         """
         start, locked = self._start(belief, on_graph)
         columns, base = self.evidence.columns, start.copy()
         others = {k: self._doubtful(belief, k) for k in range(len(start)) if k not in locked}
         others = {k: values for k, values in others.items() if values}
-        for k in self.dear & others.keys():
+        for k in self.costly & others.keys():
             if rng.random() < 0.5:
                 base[k] = rng.choice(others[k])
         series = []
         for _ in range(blocks):
             index = base.copy()
             for k, values in others.items():
-                if k not in self.dear and rng.random() < 0.5:
+                if k not in self.costly and rng.random() < 0.5:
                     index[k] = rng.choice(values)
             series.append(self._mended(belief, columns.settle(index[None, :])[0], rng))
         return series
@@ -129,7 +131,7 @@ class SeriesMaker:
         self, belief: Belief, index: np.ndarray, blocks: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
         """The compiled leader, then the same with cheap knobs outside the graph drawn at random."""
-        return [index, *self._drawn(belief, index, self.dear | self.locked, blocks - 1, rng)]
+        return [index, *self._drawn(belief, index, self.costly | self.locked, blocks - 1, rng)]
 
     def _start(
         self, belief: Belief, on_graph: np.ndarray | None

@@ -454,23 +454,33 @@ def first_look_s(context: RunContext, observation: Observation) -> float:
     return rounds(context, FEWEST_PAIRS) * pair_s(context, observation)
 
 
-def pair_s(context: RunContext, observation: Observation, gain: float = 0.0) -> float:
+def pair_s(
+    context: RunContext, observation: Observation, gain: float = 0.0, reference_gain: float = 0.0
+) -> float:
     """Estimated seconds of a pair of fresh processes.
 
-    They take as long as two runs of the bare job, less what the candidate saves; the largest batch
-    size that is searched may need more samples to be timed. ``gain``: its log speed-up.
+    They take as long as two runs of the bare job, less what both save; the largest batch size that
+    is searched may need more samples to be timed.
+
+    Args:
+        gain: the candidate's log speed-up.
+        reference_gain: that of what it is compared with; 0.0: the job as it is.
     """
     if context.spec.objective == "energy":
-        gain = 0.0  # of joules
+        gain = reference_gain = 0.0  # of joules
     steps, iteration_s = context.spec.convergence.steps, observation.anatomy.iteration_s
     sizes, own = observation.domains.get("batch_size", ()), observation.defaults.get("batch_size")
     grown = max((n / own for n in sizes if isinstance(n, int) and isinstance(own, int)), default=1)
-    own_s, candidate_s = (
+    own_s, reference_s, candidate_s = (
         min(max(count * iteration_s, MIN_SECONDS), longest_s(context))
-        for count in (steps, max(steps, TIMED_STEPS * grown) * math.exp(-gain))
+        for count in (
+            steps,
+            steps * math.exp(-reference_gain),
+            max(steps, TIMED_STEPS * grown) * math.exp(-gain),
+        )
     )
     run_s = max(observation.run_s, observation.startup_s + own_s)
-    return 2 * run_s - own_s + candidate_s
+    return 2 * (run_s - own_s) + reference_s + candidate_s
 
 
 def rounds(context: RunContext, pairs: int) -> int:

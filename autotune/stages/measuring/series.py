@@ -2,7 +2,7 @@
 
     series │ settle▒▒▒ block█ │▒█│▒█│▒█│▒█│ …
 
-Blocks are as short as their knobs allow. Dear knobs (workers, compile) stay as they are within a
+Blocks are as short as their knobs allow. Costly knobs (workers, compile) stay as they are within a
 series; cheap ones (dtype, layout, gc) change with every block.
 
 A block after a cheap change needs a few iterations to settle and a quarter of a second to be
@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from autotune.job.configs import key_of, live_choices
+from autotune.job.configs import key_of, live_knobs_of
 from autotune.results import Anatomy
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FIRST_RUN
@@ -82,7 +82,7 @@ class LiveSeries(KeptSession):
         # by configuration; "": for those not measured yet
         self._iteration_s = {"": iteration_s}
         self._samples = 0.0  # per iteration of the unchanged job
-        # times lost at epoch ends, by the dear knobs that the loader is built from
+        # times lost at epoch ends, by the costly knobs that the loader is built from
         self._turnovers: dict[str, list[float]] = {}
         self._rebuilt: dict[str, float] = {}  # seconds to build the loader, by the same knobs
         self._epoch_samples = 0.0  # as a run of the unchanged job has shown; 0.0: unknown
@@ -115,7 +115,7 @@ class LiveSeries(KeptSession):
         slow_start = any(space[name].start_up_cost for name in config)
         block = Block(
             id=f"p{self._count}",
-            knobs=live_choices(config, space),
+            knobs=live_knobs_of(config, space),
             iterations=self._iterations(config),
             max_seconds=COMPILE_LIMIT_S if slow_start else BLOCK_LIMIT_S,
             slow_start=slow_start,
@@ -134,7 +134,7 @@ class LiveSeries(KeptSession):
         slow = {
             name
             for name in {*(before or {}), *config}
-            if space[name].dear or space[name].start_up_cost
+            if space[name].costly or space[name].start_up_cost
         }
         return before is None or any(before.get(name) != config.get(name) for name in slow)
 
@@ -206,7 +206,7 @@ class LiveSeries(KeptSession):
         """
         assert report.window is not None
         space = self.context.spec.search_space
-        key = key_of({name: value for name, value in config.items() if space[name].dear})
+        key = key_of({name: value for name, value in config.items() if space[name].costly})
         seen = self._turnovers.setdefault(key, [])
         seen += report.window.turnovers_s
         if report.rebuild_s:

@@ -22,7 +22,7 @@ class BlockRecord:
     at_s: float
     node: str
     purpose: str
-    first: bool  # of its series: its settling includes switching dear knobs
+    first: bool  # of its series: its settling includes switching costly knobs
     settle_s: float
     wall_s: float
     failure: tuple[str, str] | None = None  # kind, reason

@@ -16,7 +16,7 @@ COMPILE_S: dict[Value, float] = {  # seconds, until one was measured
     "max-autotune": 60.0,
     "max-autotune-no-cudagraphs": 60.0,
 }
-SWITCH_S = 1.5  # per switch of a dear knob, until one was measured
+SWITCH_S = 1.5  # per switch of a costly knob, until one was measured
 AGES_S = 1e7
 RECENT_BLOCKS, RECENT_SWITCHES = 20, 5
 
@@ -72,5 +72,5 @@ class BlockTimes:
         return fmean(self._blocks[-RECENT_BLOCKS:]) if self._blocks else otherwise
 
     def switch_s(self) -> float:
-        """Of a dear knob."""
+        """Of a costly knob."""
         return fmean(self._switches[-RECENT_SWITCHES:]) if self._switches else SWITCH_S

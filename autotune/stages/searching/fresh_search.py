@@ -175,7 +175,8 @@ def _no_room(
     """
     if context.spec.budget.tried(len(trials)):
         return NO_TRIALS
-    needed_s = rounds(context, times * PROCESS_PAIRS) * pair_s(context, observation, log_gain)
+    a_pair_s = pair_s(context, observation, log_gain, log_gain)  # both sides are tuned
+    needed_s = rounds(context, times * PROCESS_PAIRS) * a_pair_s
     proof_s = proof_begins_s(context, observation, log_gain, FEWEST_PAIRS)
     return NO_TIME if context.journal.elapsed_s + needed_s > proof_s else ""
 

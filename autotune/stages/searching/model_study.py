@@ -157,7 +157,7 @@ class ModelStudy:
             name,
             live,
             default,
-            dear=knob.dear,
+            costly=knob.costly,
             compiled=_compiles(knob),
             in_graph=knob.in_graph,
             loader=knob.loader,
@@ -237,7 +237,7 @@ class ModelStudy:
             elapsed_share=self._elapsed_share(),
             seconds_left=left_s,
             block_s=self._times.block_s(otherwise=first_block_s),
-            switch_s={"loader": self._times.switch_s()} if self._has_dear() else {},
+            switch_s={"loader": self._times.switch_s()} if self._has_costly() else {},
             busy=[config for taken in self._busy for config in taken.blocks],
         )
         series = self._more_workers(left_s) or self._next_of_two(next_series, left_s)
@@ -351,8 +351,8 @@ class ModelStudy:
             self.stopped = NO_TRIALS
         return replace(series, blocks=tuple(blocks)) if blocks else None
 
-    def _has_dear(self) -> bool:
-        return any(self.space[name].dear for name in self.names)
+    def _has_costly(self) -> bool:
+        return any(self.space[name].costly for name in self.names)
 
     def measured(self, series: Series, blocks: Sequence[Measured], node: str) -> None:
         """Store the blocks of a series and learn from them.

@@ -27,7 +27,7 @@ class BatchSize(Knob):
     name = "batch_size"
     scope = Scope.LIVE
     numerics = Numerics.STATISTICAL
-    dear = True
+    costly = True
     in_graph = True
     # what a schedule over len(loader) steps has set by the time settings are compared
     declares = tuple(f"optimizers.*.groups.*.{name}" for name in ("lr", "betas*", "momentum"))

@@ -36,6 +36,7 @@ def install(agent: Agent) -> None:
     torch, patches, config = agent.torch, agent.patches, agent.config
     traits, loop = agent.traits, agent.loop
     if agent.mode.measures:
+        ddp.install_join(patches, torch, agent.step_aside)
         stack_dump.install_stack_dump(SessionPaths(Path(config.directory)))
         cuda_graphs.install(patches, torch, loop)
         settings.install(patches, torch, agent.knobs, traits, agent.sites)

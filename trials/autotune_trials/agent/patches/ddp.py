@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.dataloader.facts import construction_spot, site_of
@@ -13,6 +14,12 @@ from autotune_trials.agent.patches.base import Patch, PatchSet
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
+
+UNEVEN = (
+    "the ranks join in a context for uneven inputs, in which they may take different numbers of"
+    " steps; autotune stops all ranks at the same one. Give every rank as many batches as the"
+    " others (drop_last), and leave the context out for tuning"
+)
 
 
 def install(patches: PatchSet, torch: Any, live: LiveJobControl) -> None:
@@ -43,3 +50,23 @@ def install(patches: PatchSet, torch: Any, live: LiveJobControl) -> None:
             "__init__",
             make,
         )
+
+
+def install_join(
+    patches: PatchSet, torch: Any, step_aside: Callable[[str, str, bool], None]
+) -> None:
+    """Step aside where the job joins ranks that take different numbers of steps: each would stop at
+    a step of its own, and wait for ranks that wait for it in a collective.
+    """
+
+    def make(patch: Patch, original: Any) -> Any:
+        def __enter__(self: Any) -> Any:
+            if patch.active and self._enable:
+                step_aside("model.join()", UNEVEN, True)
+            return original(self)
+
+        return __enter__
+
+    if torch.distributed.is_available():
+        join = sys.modules["torch.distributed.algorithms.join"].Join  # imported with the above
+        patches.add("Join.__enter__", join, "__enter__", make)

@@ -107,13 +107,15 @@ def _site(evidence: Evidence, group: Sequence[Calls]) -> Site:
 
 
 def _line_s(evidence: Evidence, group: Sequence[Calls]) -> float:
-    """Total seconds in the statement that makes the calls, without other calls in it."""
+    """Total seconds in the statement that makes the calls, without other calls in it, and without
+    what it took to watch all of them.
+    """
     first, phases = group[0], {c.phase for c in group} - NOT_SAMPLED
     statement = statement_of(first)
     others_s = math.fsum(
-        c.seconds
+        c.noting_s + (0.0 if c in group else c.seconds)
         for c in evidence.calls
-        if c not in group and c.phase in phases and within(statement, c.place)
+        if c.phase in phases and within(statement, c.place)
     )
     return max(statement_s(evidence, first, phases) - others_s, 0.0)
 

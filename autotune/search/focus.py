@@ -10,15 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-LOADER = (
-    "num_workers",
-    "persistent_workers",
-    "prefetch_factor",
-    "pin_memory",
-    "non_blocking",
-    "cuda_prefetch",
-    "in_order",
-)
+from autotune.search.seeds import LOADER
+
 # CPU-bound workers compete for cores with torch's threads, which spin while they wait for each
 # other: two workers with two threads gave 0.83x, with one thread 1.3x; one thread alone gave 0.97x.
 COMPETING = ("num_workers", "intra_op_threads")

@@ -4,8 +4,9 @@
     0                        search_ends_s     proof_begins_s                    budget.minutes
 
 The faster the candidate, the shorter its runs and the fewer pairs its proof needs; the search gets
-the time that this leaves. It reserves time for one process knob, if there are any; further ones may
-use the time kept for the proof beyond its first look.
+the time that this leaves. It reserves time for one process knob, if there is one that the fastest
+configuration lacks and if that fits at all; further ones may use the time kept for the proof beyond
+its first look.
 """
 
 from __future__ import annotations
@@ -103,14 +104,18 @@ def search_ends_s(
     space = context.spec.search_space
     # as long as nothing is found, only the proof that is always made has to fit
     end_s = proof_begins_s(context, observation, gain, None if gain else FEWEST_PAIRS)
+    fewest_s = began_s + FEWEST_SHARE * budget_s
     if any(
         value != leader.get(name)
         for name in observation.domains
         for value in values_for_fresh_runs(space, name, observation)
     ):
-        # one spare pair: a series may end late
-        end_s -= rounds(context, PROCESS_PAIRS + 1) * pair_s(context, observation, gain, gain)
-    return max(min(SEARCH_SHARE * budget_s, end_s), began_s + FEWEST_SHARE * budget_s)
+        a_pair_s = pair_s(context, observation, gain, gain)
+        proof_s = proof_begins_s(context, observation, gain, FEWEST_PAIRS)
+        if proof_s - rounds(context, PROCESS_PAIRS) * a_pair_s >= fewest_s:  # else none fits
+            # one spare pair: a series may end late
+            end_s -= rounds(context, PROCESS_PAIRS + 1) * a_pair_s
+    return max(min(SEARCH_SHARE * budget_s, end_s), fewest_s)
 
 
 def tried_enough(context: RunContext, observation: Observation, trials: int) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from tiers import slow
 from tiny_tuner import CNN, Tuner, run_bare
 
+from autotune.findings.sites import sites
 from autotune_trials.agent.observers.sampler import stack_of
 from autotune_trials.protocol.evidence import Calls, Evidence
 from autotune_trials.protocol.messages import Hello, Record
@@ -237,6 +238,69 @@ def test_a_compiled_job_is_not_compiled_again(tuner: Tuner) -> None:
         b for b in seen.breaks if b.kind == "recompile"
     ]
     assert only(seen, "item", "value = loss.item()").count
+
+
+COMPILED_STEP = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0); torch.set_num_threads(1)
+loader = DataLoader(TensorDataset(torch.randn(256, 8), torch.randn(256, 1)), batch_size=16)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+@torch.compile(backend="eager")
+def update():
+    optimizer.step()
+while True:
+    for x, y in loader:
+        optimizer.zero_grad(); (model(x) - y).pow(2).mean().backward()
+        update()
+"""
+
+
+def test_a_break_where_our_hooks_are_called_is_none_of_the_jobs(tuner: Tuner) -> None:
+    """Dynamo breaks its graph in ``optimizer.step`` because we listen to it."""
+    assert [b for b in watched(tuner, source=COMPILED_STEP).breaks if b.kind == "break"] == []
+
+
+EVALUATING = LOOP.replace(
+    "while count < 260:\n",
+    """while count < 260:
+    model.eval()
+    with torch.no_grad():
+        model(data.tensors[0][:64]); gc.collect()
+    model.train()
+""",
+).replace("        if count % 30 == 0:\n            gc.collect()\n", "")
+
+
+def test_collections_outside_training_are_no_pauses_of_it(tuner: Tuner) -> None:
+    seen = watched(tuner, source=EVALUATING)
+    assert [c for c in seen.calls if c.kind == "gc_collect" and c.phase == "away"]
+    assert not [p for p in seen.pauses if p.generation == 2]
+
+
+READING = (
+    CNN
+    + """
+losses = torch.zeros(400)
+while True:
+    for x, y in loader:
+        out = model(x)
+        loss = criterion(out, y)
+        optimizer.zero_grad(); loss.backward()
+        optimizer.step()
+        total = sum([losses[i].item() for i in range(400)])
+"""
+)
+
+
+def test_the_time_of_watching_calls_is_not_that_of_their_line(tuner: Tuner) -> None:
+    """Noting a call takes several times as long as a small read."""
+    seen = watched(tuner, source=READING)
+    (read,) = sites(seen, ("item",))
+    assert read.per_step == pytest.approx(400, rel=0.02)
+    assert read.cost_s < 0.7 * sum(seen.phase_times_s["other"]) / len(seen.times_s)
 
 
 def test_nothing_is_watched_where_time_is_taken(tuner: Tuner) -> None:

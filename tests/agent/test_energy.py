@@ -69,6 +69,19 @@ def test_packages_and_memory_are_added_up(counters: Counters) -> None:
     assert meter.iteration(1e6) == [0.0]
 
 
+@pytest.mark.parametrize(("local_rank", "rank"), [("0", 2), ("1", 3), ("", 0), ("", 1)])
+def test_of_several_ranks_with_gpus_the_first_counts_the_packages(
+    local_rank: str, rank: int, counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that a program spawns itself have no LOCAL_RANK."""
+    monkeypatch.setattr(energy, "_gpu", lambda device: [])
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if local_rank:
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+    meter = EnergyMeter(torch.device("cuda"), rank)
+    assert bool(meter.counters) is (int(local_rank or rank) == 0)
+
+
 def test_a_counter_that_begins_again(counters: Counters) -> None:
     counters.set("intel-rapl:0", RANGE_UJ - 1_000_000)
     meter = EnergyMeter(None)

@@ -285,7 +285,7 @@ def test_a_slot_that_lost_a_node_gives_up_its_others(monkeypatch: pytest.MonkeyP
     nodes = [node("a", CPU=4.0), node("b", alive=False, CPU=4.0), node("c", CPU=4.0)]
     ended: list[bool] = []
     executor: Any = object.__new__(RayExecutor)
-    executor._options = {"nodes_per_slot": 2}
+    executor._options, executor.spec = {"nodes_per_slot": 2}, SimpleNamespace(reads_energy=False)
     executor._starting, executor._waiting, executor._out, executor._used = {}, [], {}, []
     executor._starts = Counter()
     executor._head = SimpleNamespace(nodes=lambda: nodes)
@@ -299,3 +299,5 @@ def test_a_slot_that_lost_a_node_gives_up_its_others(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(RayExecutor, "_collect", lambda self: None)
     executor._look()
     assert slot.gone and ended == [True] and not executor._slots
+    slot.stretches, slot.first_epoch_s = False, 3.0  # learned of the job, not of the slot
+    assert (executor.stretches, executor.first_epoch_s) == (False, 3.0)

@@ -130,6 +130,15 @@ def test_what_needs_a_new_process_has_time_between_search_and_proof() -> None:
     assert search_ends_s(*process, 60.0, leader={"malloc": "jemalloc"}) == proof_s, "it has it"
 
 
+def test_no_time_is_kept_for_a_process_that_does_not_fit() -> None:
+    context, observation = asked(5, 0.09, "default", "jemalloc")
+    proof_s = proof_begins_s(context, observation, pairs=FEWEST_PAIRS)
+    late_s = proof_s - (PROCESS_PAIRS - 1) * pair_s(context, observation) - FEWEST_SHARE * 300
+    assert search_ends_s(context, observation, late_s) == min(proof_s, SEARCH_SHARE * 300)
+    early_s = proof_s - (PROCESS_PAIRS + 1) * pair_s(context, observation) - FEWEST_SHARE * 300
+    assert search_ends_s(context, observation, early_s) < proof_s - pair_s(context, observation)
+
+
 @pytest.mark.parametrize(
     ("away_s", "minutes", "expected_s"),
     [

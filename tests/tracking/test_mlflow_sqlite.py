@@ -14,6 +14,7 @@ from small_study import TRIALS, content, record
 
 from autotune.errors import InputError
 from autotune.tracking import open_tracker, preflight, sync
+from autotune.tracking.client import mlflow_module, uploading
 from autotune.tracking.mlflow import Sender
 from autotune.tracking.pump import Busy, Pump
 from autotune.tracking.spool import SpoolPaths, read_events
@@ -40,6 +41,16 @@ def uri_of(run_dir: Path) -> str:
     store = resolve("auto", run_dir)
     assert store is not None
     return store.uri
+
+
+def test_an_upload_has_minutes_and_a_request_seconds() -> None:
+    """A server may answer a large file only once it has passed it on."""
+    mlflow_module()
+    from mlflow.environment_variables import MLFLOW_HTTP_REQUEST_TIMEOUT as TIMEOUT
+
+    with uploading():
+        assert TIMEOUT.get() == 300
+    assert TIMEOUT.get() == 8
 
 
 def test_parent_and_children(new_run_dir: Path) -> None:

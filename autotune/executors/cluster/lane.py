@@ -68,7 +68,7 @@ class Slot(Executor):
         self._head = head
 
     @property
-    def stretches(self) -> bool:  # type: ignore[override]
+    def stretches(self) -> bool:
         """The owner's, so that what one slot has learned of the job applies to all."""
         return self._owner.stretches
 
@@ -77,7 +77,7 @@ class Slot(Executor):
         self._owner.stretches = stretches
 
     @property
-    def first_epoch_s(self) -> float:  # type: ignore[override]
+    def first_epoch_s(self) -> float:
         return self._owner.first_epoch_s
 
     @first_epoch_s.setter

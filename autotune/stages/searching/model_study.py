@@ -18,7 +18,7 @@ from autotune.errors import BaselineError
 from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalize
 from autotune.results import Observation, Trial
-from autotune.search.focus import AT_CEILING, LOADER, LOADER_KINDS, SURE, at_ceiling
+from autotune.search.focus import AT_CEILING, LOADER_KINDS, SURE, at_ceiling
 from autotune.search.model import (
     FIRST_LOOK,
     OUT_OF_TIME,
@@ -28,7 +28,7 @@ from autotune.search.model import (
     SearchKnob,
     Series,
 )
-from autotune.search.seeds import guess
+from autotune.search.seeds import LOADER, guess
 from autotune.search.stopping import best_of
 from autotune.secrets import mask_command
 from autotune.stages.budget import NO_TIME, NO_TRIALS, search_began_s, search_ends_s, tried_enough

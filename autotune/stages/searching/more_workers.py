@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import fmean
 
 from autotune.results import Anatomy, Trial
-from autotune.search.focus import LOADER
 from autotune.search.model import Series
+from autotune.search.seeds import LOADER
 from autotune.stages.searching.block_record import BlockRecord
 from autotune.stages.searching.configurations import Configuration, Configurations
 from autotune_spaces.base import Config, Value

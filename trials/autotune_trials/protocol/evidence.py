@@ -46,6 +46,7 @@ class Calls:
     lines: tuple[int, int] = (0, 0)
     # made by that line itself; False: by a library that it calls (``trainer.train()``)
     direct: bool = True
+    noting_s: float = 0.0  # total time that noting the calls took, which their line's time includes
 
 
 @dataclass(frozen=True)

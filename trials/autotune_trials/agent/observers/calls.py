@@ -62,6 +62,7 @@ class Tally:
     count: int = 0
     nbytes: int = 0
     each_s: dict[int, float] = field(default_factory=dict)  # iteration -> seconds
+    noting_s: float = 0.0  # what it took us to note them
 
 
 class CallObserver(Observer):
@@ -150,7 +151,7 @@ class CallObserver(Observer):
 
         self.agent.patches.add(name, owner, attribute, make)
 
-    def add(self, about: About, origin: Origin, seconds: float) -> None:
+    def add(self, about: About, origin: Origin, seconds: float) -> Tally:
         phase = self.agent.timer.clock.phase
         (code, line), direct = origin
         # a line may write several files; numbered ones count as one
@@ -163,6 +164,7 @@ class CallObserver(Observer):
         tally.count += 1
         tally.nbytes += about.nbytes
         tally.each_s[index] = tally.each_s.get(index, 0.0) + seconds
+        return tally
 
     def at_end(self, fields: Callable[[], dict[str, Any]]) -> None:
         """Register further evidence fields, computed when the window is over."""
@@ -189,12 +191,14 @@ class CallObserver(Observer):
     ) -> None:
         if self._failure:
             return
+        began = perf_counter()
         self.last_s, self._direct = seconds, self.watch.places.own(caller)
         self._inside = True  # tensor calls made from here on are ours
         try:
             about = describe(args, kwargs, result)
             if about is not None:
-                self.add(about, self.here(), seconds)
+                tally = self.add(about, self.here(), seconds)
+                tally.noting_s += perf_counter() - began
         except Exception as error:  # raised at the end of the iteration
             write_exception("watching calls")
             self._failure = f"{type(error).__name__}: {error}"
@@ -216,6 +220,7 @@ class CallObserver(Observer):
             each_s=tuple(tally.each_s.values()),
             lines=places.lines(spot, block=about.kind == "file_write"),
             direct=tally.origin.direct,
+            noting_s=tally.noting_s,
         )
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from autotune_trials.agent.bootstrap import log
@@ -21,6 +22,7 @@ from autotune_trials.agent.patches import UNTRACED, Patch, PatchSet
 from autotune_trials.protocol.evidence import GraphBreak, Place
 
 PATCH = "dynamo.log_graph_break"
+OURS = str(Path(__file__).resolve().parents[2])
 LONGEST_REASON = 300
 
 Line = tuple[str, int, str]  # file, line, function
@@ -73,7 +75,7 @@ class CompileLog:
                 (str(frame.filename), int(frame.lineno or 0), str(frame.name))
                 for frame in getattr(error, "real_stack", None) or ()
             )
-            if lines:
+            if lines and not lines[-1][0].startswith(OURS):
                 known = self.breaks.setdefault(lines, [one_line(str(error)), 0])
                 known[1] += 1
         except Exception:

@@ -21,7 +21,6 @@ from itertools import accumulate, chain, repeat, starmap, takewhile
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.observers.calls import CallObserver
 from autotune_trials.agent.observers.observer import Observer
 from autotune_trials.agent.observers.places import Spot
 from autotune_trials.measure.clock import NAMES
@@ -84,7 +83,6 @@ class SamplerObserver(Observer):
     def _look(self) -> None:
         seen, watch, places, clock = self._seen, self.watch, self.watch.places, time.perf_counter
         jitter = random.Random().uniform  # a generator of our own: the job's is not touched
-        noting = CallObserver._note.__code__  # its time is ours, not that of the job's line
         tick = clock()
         try:
             while self._running and not self.agent.state.stopped:
@@ -93,12 +91,11 @@ class SamplerObserver(Observer):
                 now = clock()
                 if not stack:
                     return  # the training thread has ended
-                counted = 0.0 if any(code is noting for code, _ in stack) else INTERVAL_S
                 leaf, spot = places.leaf(stack), places.innermost(stack)
                 key = (watch.index, self.agent.timer.clock.phase, id(spot[0]), spot[1], id(leaf))
                 count = seen.setdefault(key, [0.0, spot, leaf])
                 while tick <= now:
-                    count[0] += counted
+                    count[0] += INTERVAL_S
                     tick += jitter(0.5, 1.5) * INTERVAL_S
         except Exception as error:  # raised on the training thread
             self._failure = f"{type(error).__name__}: {error}"

@@ -15,7 +15,12 @@ from autotune_trials.agent.patches.base import PatchSet
 NAME = "dynamo's skipped folders"
 # Not those with functions that are traced with the job's model: the patches, and compile_mode's.
 FOLDERS = "core", "dataloader", "facts", "loop", "observers", "snapshots"
-FILES = "controls/garbage_collector.py", "patches/backward.py"
+FILES = (
+    "controls/garbage_collector.py",
+    "controls/optimizer_copy.py",
+    "controls/optimizers.py",
+    "patches/backward.py",
+)
 
 
 def install(patches: PatchSet) -> None:

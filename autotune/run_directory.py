@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
@@ -45,10 +45,16 @@ def directory_kind(directory: Path) -> DirectoryKind:
         return "judgement"
     if not os.path.isfile(directory / JOURNAL):
         return "run" if os.path.isfile(directory / RESULT) else ""
-    first = next(_entries(directory / JOURNAL), None)  # None: it has only begun
-    if first is None or (first["kind"] == "study" and "name" in first["data"]):
-        return "run"
-    return "judgement" if first["kind"] == "study" else "profile"
+    return _kind_of(next(_entries(directory / JOURNAL), None)) or "run"
+
+
+def _kind_of(first: Mapping[str, Any] | None) -> DirectoryKind:
+    """What a journal with this ``first`` entry belongs to; None, "": it has only begun."""
+    if first is None:
+        return ""
+    if first["kind"] == "study":
+        return "run" if "name" in first["data"] else "judgement"
+    return "profile"
 
 
 def find_directory(run: str | Path, file: str) -> Path | None:
@@ -191,9 +197,9 @@ def require_run_directory(directory: Path, kind: DirectoryKind) -> None:
             expected="an empty directory, a new one, or one of an earlier run",
             remedy="choose another with --run-dir",
         )
-    found = directory_kind(directory)
-    begun = (directory / JOURNAL).exists() and next(_entries(directory / JOURNAL), None) is not None
-    if begun and found != kind:
+    begun = (directory / JOURNAL).exists()
+    found = _kind_of(next(_entries(directory / JOURNAL), None)) if begun else ""
+    if found not in ("", kind):
         raise InputError(
             f"it is the directory of a {found}",
             where=str(directory),

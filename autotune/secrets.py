@@ -27,6 +27,7 @@ ENDINGS = ("PASSWORD", "PASSWD", "SECRET", "APIKEY", "CONNECTIONSTRING")  # PGPA
 NOT_SECRET = frozenset({"PWD", "OLDPWD", "XAUTHORITY", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"})
 # shorter values are common words and numbers: replacing them in text would only garble it
 SHORTEST_IN_TEXT = 6
+IMAGES = "docker://", "oci://"  # name:tag@digest, without a password
 
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 # a name alone, in https://TOKEN@host, is taken for a token if it is long
@@ -57,16 +58,20 @@ def mask_url(text: str) -> str:
 
 
 def url_secrets(text: str) -> list[tuple[str, str]]:
-    """The passwords and signatures in the URLs of ``text``: (value, a pattern that finds it)."""
+    """The passwords and signatures in the URLs of ``text``: (value, a pattern that finds it).
+
+    Not those that stand for something: ``${NAME}``, ``{seed}``. The text may be a shell line.
+    """
     found = []
     for match in _USERINFO.finditer(text):
-        value = match["user"].partition(":")[2] or match["user"]
-        found.append((value, rf"(?<=[:/]){re.escape(value)}(?=@)"))
+        if match["scheme"] not in IMAGES:
+            value = match["user"].partition(":")[2] or match["user"]
+            found.append((value, rf"(?<=[:/]){re.escape(value)}(?=@)"))
     for url in _URL.findall(text):
         for match in _QUERY.finditer(url):
-            value = match[0].removeprefix(match["before"])
+            value = re.split(r"[#;|<>()]", match[0].removeprefix(match["before"]))[0]
             found.append((value, rf"(?<==){re.escape(value)}"))
-    return found
+    return [(value, pattern) for value, pattern in found if value and value[0] not in "${"]
 
 
 def mask(values: Mapping[str, object]) -> dict[str, object]:

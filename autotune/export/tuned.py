@@ -226,8 +226,6 @@ def _without_secrets(
             words = [w.replace(value, f"${{{name}}}") for w in words]
     for index, word in enumerate(words):
         for value, pattern in url_secrets(word):
-            if value.startswith("$"):
-                continue
             name = free_name("URL_SECRET", value, {**env, **secrets})
             secrets[name] = value
             if index == line:

@@ -24,11 +24,9 @@ class Recompiles(Rule):
     def judge(self, case: Case) -> list[Finding]:
         need(case, "compiles")
         found = []
-        again = [
-            b
-            for b in case.evidence.breaks
-            if b.kind == "recompile" and (b.count > 1 or not b.seconds)
-        ]
+        again = [b for b in case.evidence.breaks if b.kind == "recompile"]
+        if sum(b.count for b in again) == 1 and again[0].seconds:
+            return []
         for each in sorted(again, key=lambda b: -b.seconds)[:MOST]:
             whole, steps = iteration_s(case), len(case.evidence.times_s)
             where = f" {each.place.function} at {at(each.place)}" if each.place else " a function"

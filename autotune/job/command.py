@@ -56,7 +56,12 @@ def split(command: str, workdir: Path | None = None) -> tuple[str, ...]:
             ``str()`` says what.
     """
     command = re.sub(rf"{_LINE_BREAK}|{_QUOTED}", _joined, command, flags=re.DOTALL)
-    if "\n" in re.sub(_QUOTED, "", command.strip()):
+    # an indented line, and one of options, continues the one before
+    if any(
+        line[0] not in " \t-"
+        for line in re.sub(_QUOTED, "''", command.strip()).split("\n")[1:]
+        if line
+    ):
         raise ValueError(LINES)
     operator = shell_operator(command)
     if operator:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from pydantic import BaseModel
 
 from autotune.errors import InputError
 from autotune.job import command as commands
-from autotune.job.mistakes import Mistake, nearest, to_error
+from autotune.job.mistakes import Mistake, listing, nearest, to_error
 from autotune.job.schema import Convergence as ParsedConvergence
 from autotune.job.schema import Executor as ParsedExecutor
 from autotune.job.schema import JobFile, shown
@@ -41,6 +42,7 @@ from autotune_spaces.base import SearchSpace
 _DEFAULT_NAMES = ("job", "autotune", "tune")  # file names that say nothing about the job
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NAME_VARIABLE = "AUTOTUNE_JOB_NAME"  # of a submitted job
+NEARLY_EQUAL = 0.85  # difflib's ratio: {trial_dri}, not {log_dir}
 
 
 def load_job(path: Path | str, *, check: bool = True) -> JobSpec:
@@ -142,8 +144,8 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
         remedy = ""
         if str(error) == commands.LINES:
             remedy = (
-                "for one long command write '>' instead of '|', or end its lines with a backslash;"
-                " for several commands set 'shell: true'"
+                "for one long command end its lines with a backslash, or indent those after the"
+                " first; for several commands set 'shell: true'"
             )
         elif "no shell reads it, so" in str(error):
             remedy = (
@@ -170,7 +172,7 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
                     f"{{{close}}}" if close else "",
                 )
             )
-        mistakes += _placeholders_of_env(parsed, own)
+    mistakes += _placeholders_of_env(parsed)
     mistakes += _slots_in_one_directory(parsed) + _gpus_of_slots(parsed)
     mistakes += _slots_of_several_nodes(parsed, words)
     if "cost" in parsed.objective and parsed.price is None:
@@ -186,30 +188,20 @@ def _build(parsed: JobFile, document: Document, file: Path) -> tuple[JobSpec | N
     return _spec(parsed, document, file, words, workdir, space), []
 
 
-def _placeholders_of_env(parsed: JobFile, knobs: Sequence[str]) -> list[Mistake]:
-    """``{trial_dir}`` mistyped in ``env``, and knobs, which are filled in only in the command."""
-    mistakes = []
-    for variable, text in parsed.env.items():
-        names = commands.placeholders([str(text)])
-        mistakes += [
-            Mistake(
-                ("env", variable),
-                f"{{{name}}} in 'env' is not replaced by a knob's value",
-                f"the knob with 'via: env {variable}'",
-            )
-            for name in names
-            if name in knobs
-        ]
-        mistakes += [
-            Mistake(
-                ("env", variable),
-                f"unknown placeholder {{{name}}} in 'env'",
-                expected,
-                f"{{{close}}}",
-            )
-            for name, close, expected in commands.unknown_placeholders([str(text)], ())
-        ]
-    return mistakes
+def _placeholders_of_env(parsed: JobFile) -> list[Mistake]:
+    """``{trial_dir}`` mistyped in ``env``. Templates of the program's own often stand there, too."""
+    return [
+        Mistake(
+            ("env", variable),
+            f"unknown placeholder {{{name}}} in 'env'",
+            listing(f"{{{own}}}" for own in commands.OWN_PLACEHOLDERS),
+            f"{{{close}}}",
+        )
+        for variable, text in parsed.env.items()
+        for name in commands.placeholders([str(text)])
+        if name not in commands.OWN_PLACEHOLDERS
+        for close in get_close_matches(name, ["trial_dir"], 1, NEARLY_EQUAL)
+    ]
 
 
 def _slots_in_one_directory(parsed: JobFile) -> list[Mistake]:

@@ -15,7 +15,6 @@ import re
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ EXPECTED = (
 )
 MOST_NODES = 10_000  # the most that Ray lists
 CONNECT_S, ANSWER_S = 5, 20  # until a cluster counts as unreachable
-LONGEST_ANSWER_S = 60  # to a request that may send files
+UPLOAD_S = 3600  # for the job's folder to be sent
 
 
 @dataclass(frozen=True)
@@ -56,8 +55,14 @@ class Cluster:
         # Ray would prefer these to the address it is given
         with _without(ADDRESS_VARIABLES), self.answering():
             client = JobSubmissionClient(self.address, headers=self.headers)
-        # Ray's own requests wait for ever
-        client._do_request = partial(client._do_request, timeout=(CONNECT_S, LONGEST_ANSWER_S))
+        ask = client._do_request
+
+        def bounded(*args: Any, data: bytes | None = None, **more: Any) -> Any:
+            """Ray's own requests wait for ever. The first figure is also for all of ``data``."""
+            timeout = (CONNECT_S, ANSWER_S) if data is None else (UPLOAD_S, UPLOAD_S)
+            return ask(*args, data=data, timeout=timeout, **more)
+
+        client._do_request = bounded
         return client
 
     def nodes(self) -> list[Mapping[str, Any]]:

@@ -98,7 +98,7 @@ def search_ends_s(
 
     Args:
         gain: log speed-up of the best configuration so far.
-        leader: that configuration; its values need no further process.
+        leader: what the search would answer now; its values need no further process.
     """
     budget_s = context.spec.budget.minutes * 60
     space = context.spec.search_space

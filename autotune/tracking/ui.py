@@ -56,9 +56,10 @@ def pages_to_open(run_dir: Path | None, store: Store) -> dict[str, str]:
     runs = [run_dir] if run_dir else [spool.parents[1] for spool in RUNS.glob(SPOOLS)]
     found: dict[str, tuple[float, str]] = {}
     for run in runs:
-        experiment = target_of(run)[1] or run.resolve().name
-        cursor = SpoolPaths(run).cursor(store.uri, experiment)
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not sent there yet
+        # not recorded, or not sent there yet
+        with contextlib.suppress(InputError, OSError, ValueError, KeyError, TypeError):
+            experiment = target_of(run)[1] or run.resolve().name
+            cursor = SpoolPaths(run).cursor(store.uri, experiment)
             if page := json.loads(cursor.read_text())["page"]:
                 found[run.name] = cursor.stat().st_mtime, page
     return {run: page for run, (_, page) in sorted(found.items(), key=lambda at: -at[1][0])}

@@ -147,6 +147,8 @@ store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+from autotune_trials.agent.facts import job_facts
+job_facts._place = lambda torch: (0, 2)  # it has one
 with model.join():
     for _ in range(8):
         optimizer.zero_grad(); model(torch.randn(4, 8)).mean().backward(); optimizer.step()

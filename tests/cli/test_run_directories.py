@@ -139,6 +139,9 @@ def test_a_run_does_not_continue_a_profile(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="directory of a profile"):
         require_run_directory(tmp_path, "run")
     require_run_directory(tmp_path, "profile")
+    (tmp_path / "summary.json").touch()  # may be of the user's own
+    journal.write_text('{"kind":"study","key":"","elapsed_s":0.1,"data":{"name":"job"}}\n')
+    require_run_directory(tmp_path, "run")
     journal.write_text("")  # it has only begun
     require_run_directory(tmp_path, "judgement")
 

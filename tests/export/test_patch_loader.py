@@ -409,6 +409,22 @@ def test_the_optimizers_implementation(tmp_path: Path, value: str, before: str, 
     assert f"opt = {after}\n" in patched(tmp_path, source, sites, {"optimizer_impl": value})
 
 
+@pytest.mark.parametrize(("made", "place"), [("Loader(ds, 32)", 1), ("Loader(ds)", 0)])
+def test_a_class_that_passes_its_arguments_on_may_have_it_by_position(
+    made: str, place: int, tmp_path: Path
+) -> None:
+    source = f"{HEAD}loader = {made}\n"
+    sites = loader(source, made, parameters=("*", "**"))
+    after = [
+        patched(tmp_path, source, sites, {knob: value})
+        for knob, value in (("num_workers", 2), ("batch_size", 64))[: 2 - place]
+    ]
+    assert "num_workers=2" in after[0] and ("batch_size=64" in after[-1]) is (place == 0)
+    if place:
+        reason = refusals(tmp_path, source, sites, {"batch_size": 64})["batch_size"]
+        assert "passed by position" in reason
+
+
 def test_fused_sgd_is_not_written_beside_a_gradient_scaler(tmp_path: Path) -> None:
     source = f"{HEAD}opt = SGD(p, lr=1, momentum=0.9)\n"
     parameters = ("params", "lr", "momentum", "*", "foreach", "fused")

@@ -256,7 +256,7 @@ def test_a_copy_that_may_be_one_to_the_host_is_waited_for(tmp_path: Path) -> Non
     text = helper.format(what="v.to(dev)")
     sites = JobSites("train.py", transfers=(call(text, "v.to(dev)"),))
     after = patched(tmp_path, text, sites, {"non_blocking": True})
-    assert 'v.to(dev, non_blocking=not getattr(v, "is_cuda", False))' in after, "a module has none"
+    assert 'v.to(dev, non_blocking=not getattr(v, "is_cuda", True))' in after, "a module has none"
     text = helper.format(what="wrap(v).to(dev)")
     sites = JobSites("train.py", transfers=(call(text, "wrap(v).to(dev)"),))
     reason = refusals(tmp_path, text, sites, {"non_blocking": True})["non_blocking"]

@@ -327,6 +327,15 @@ def test_secrets_in_urls_of_the_command_stay_out(tmp_path: Path) -> None:
     assert "hunter22" not in text and "$URL_SECRET" in text
 
 
+def test_what_surrounds_a_secret_in_a_url_stays(tmp_path: Path) -> None:
+    line = "curl -so d https://h/d?token=abcdefgh; python t.py $(curl https://h/e?sig=ijklmnop)"
+    tuned = build_tuned(result({}), spec(tmp_path, ("/bin/sh", "-c", line), {}))
+    hidden = line.replace("abcdefgh", '"$URL_SECRET"').replace("ijklmnop", '"$URL_SECRET_"')
+    assert tuned.command[2] == hidden
+    words = ("python", "t.py", "docker://python:3.11@sha256:ab", "https://h/?token={trial_dir}")
+    assert build_tuned(result({}), spec(tmp_path, words, {})).command == words
+
+
 def test_a_variable_that_contains_a_secret_stays_out(tmp_path: Path) -> None:
     env = {
         "HF_TOKEN": "hf_abcdef0123",

@@ -556,6 +556,8 @@ def test_recompiles_cost_the_seconds_of_compiling() -> None:
     assert ask("recompile", case()) == []
     once = replace(again, count=1)  # a size that changes, or the first evaluation
     assert ask("recompile", case(seen=evidence(breaks=(once,)))) == []
+    elsewhere = replace(once, place=replace(LINE, line=99))
+    assert len(ask("recompile", case(seen=evidence(breaks=(once, elsewhere))))) == 2
 
 
 # ---------------------------------------------------------------- optimizer

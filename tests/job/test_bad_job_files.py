@@ -80,18 +80,12 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "several-lines": (
         "command: |\n  python prepare.py\n  python train.py\n",
         1,
-        ("several lines", "'>' instead of '|'", "shell: true"),
+        ("several lines", "indent those after the first", "shell: true"),
     ),
     "placeholder-in-env": (
         GOOD + 'env: {OUT: "{trial_dri}/x"}\n',
         2,
         ("unknown placeholder {trial_dri} in 'env'", "did you mean '{trial_dir}'"),
-    ),
-    "knob-in-env": (
-        GOOD
-        + "env: {LEVEL: '{level}'}\nsearch_space:\n  level: {via: env LEVEL, values: [1, 2], default: 1}\n",
-        2,
-        ("{level} in 'env' is not replaced", "via: env LEVEL"),
     ),
     "shell-home": ("command: python train.py --data ~/data\n", 1, ("'~/data'", "shell: true")),
     "shell-pattern": (

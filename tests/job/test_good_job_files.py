@@ -454,6 +454,27 @@ def test_a_name_that_yaml_takes_for_a_number_is_quoted(name: str, tmp_path: Path
     assert (read.name, read.workdir) == (name, tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "command: >\n  python train.py\n    --epochs 3\n    --lr 0.1\n",
+        "command: |\n  python train.py\n    --epochs 3\n    --lr 0.1\n",
+        "command: >\n  python train.py\n\n  --epochs 3\n  --lr 0.1\n",
+        "command: |\n  python train.py \\\n  --epochs 3 \\\n  --lr 0.1\n",
+    ],
+)
+def test_one_command_may_take_several_lines(command: str, tmp_path: Path) -> None:
+    assert load(tmp_path, command).command == (
+        *("python", "train.py", "--epochs", "3", "--lr", "0.1"),
+    )
+
+
+def test_templates_in_env_are_the_programs_own(tmp_path: Path) -> None:
+    env = "env: {LOG: '{log_dir}/{speed}.txt', FORMAT: '{time} {level} {message}'}\n"
+    job = load(tmp_path, "command: python train.py\n" + env)
+    assert job.env == {"LOG": "{log_dir}/{speed}.txt", "FORMAT": "{time} {level} {message}"}
+
+
 def test_init_wants_the_commands_words(tmp_path: Path) -> None:
     for command in ("python train.py --epochs 3", "FOO=1 python train.py"):
         refused = run("init", "--", command, cwd=tmp_path)

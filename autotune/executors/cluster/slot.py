@@ -70,11 +70,17 @@ class Slot:
         self._spec = replace(spec, workdir=work)
         self._outposts = outposts
         self._local = self._executor(self._spec, tuple(own_places(run_dir, spec.tracking.uri)))
-        if place.of > 1 and RENDEZVOUS_PORT not in spec.env:
-            # torchrun's own default is one port for all; its flags still win
-            self._local.variables = {RENDEZVOUS_PORT: str(free_port())}
+        self._shares = place.of > 1
         self._live: LiveSession | None = None
         self._shown: dict[str, str] = {}
+
+    def _choose_port(self) -> None:
+        """For the next session's torchrun, whose own default may be one port for all slots of a
+        node. Its flags still win.
+        """
+        known = {*os.environ, *self._spec.env}
+        if self._shares and not self._outposts and RENDEZVOUS_PORT not in known:
+            self._local.variables = {RENDEZVOUS_PORT: str(free_port())}
 
     def _executor(self, spec: JobSpec, own: tuple[Path, ...]) -> LocalExecutor:
         if not self._outposts:
@@ -107,6 +113,7 @@ class Slot:
         def do() -> Hello:
             self._local.loader_key, self._local.first_epoch_s = loader_key, first_epoch_s
             self._local.stretches = stretches
+            self._choose_port()
             self._live = self._local.open_live()
             return self._live.hello
 
@@ -135,6 +142,7 @@ class Slot:
 
         def do() -> tuple[Record, Hello]:
             self._local.loader_key = loader_key
+            self._choose_port()
             record = self._local.run_fixed(request)
             assert self._local.last_hello is not None
             return record, self._local.last_hello

@@ -161,7 +161,7 @@ def _region(
     model, gradient = file.call(begin), file.call(end)
     _nothing_below(context, backward[: backward.index(end)])
     block, first, last = _common(file, model, gradient)
-    if isinstance(first, cst.BaseCompoundStatement) and m.findall(first, GRADLESS):
+    if isinstance(first, (cst.For, cst.While)) and m.findall(first, GRADLESS):
         raise Refused(
             f"the loop at {at(file, file.line(first))} computes without gradients, too, which must"
             " stay outside: write the `with` in it by hand"

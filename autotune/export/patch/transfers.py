@@ -71,4 +71,4 @@ def _flag(file: SourceFile, call: cst.Call) -> str:
             " waited for"
         )
     # what comes by here may be a module, too, which has no such attribute
-    return f'not getattr({shown(method.value)}, "is_cuda", False)'
+    return f'not getattr({shown(method.value)}, "is_cuda", True)'

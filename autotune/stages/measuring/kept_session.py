@@ -65,6 +65,7 @@ class KeptSession:
         self._kills = 0  # of the job from outside, since a block was finished
         self._lost = 0  # sessions whose machine was lost
         self._failed_starts = 0  # in a row
+        self._stretched = True  # whether the session keeps epochs from ending
         self._changed = False  # whether another configuration than the unchanged job's was run
         self._own_memory_gib = own_memory_gib
 
@@ -103,10 +104,12 @@ class KeptSession:
 
     def _opened(self) -> LiveSession:
         executor = self.context.executor
+        # on a cluster, another session may have learned meanwhile what this one was opened without
+        waits, self._stretched = executor.first_epoch_s, executor.stretches
         try:
             return executor.open_live()
         except SessionFailed as failure:
-            if failure.kind not in ("ended", "unhooked") or not executor.first_epoch_s:
+            if failure.kind not in ("ended", "unhooked") or not waits:
                 raise
             # the job has only one epoch: it ended while the second was awaited
             executor.first_epoch_s = 0.0
@@ -245,8 +248,8 @@ class KeptSession:
         # it raised before it finished one iteration with these settings
         at_once = failure.kind == "crash" and failure.in_block == 0 and not own
         ended = not at_once and self.room.may_have_ended(failure.kind, block)
-        if failure.kind == "crash" and (own or ended) and self.context.executor.stretches:
-            self.context.executor.stretches = False
+        if failure.kind == "crash" and (own or ended) and self._stretched:
+            self.context.executor.stretches = self._stretched = False
             self.restarts += 1
             self.context.progress.note(
                 f"the job failed in a live session ({failure.detail}), perhaps because that makes"

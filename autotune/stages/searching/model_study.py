@@ -220,7 +220,11 @@ class ModelStudy:
     def _left_s(self) -> float:
         """Seconds left of the search's time."""
         ends_s = search_ends_s(
-            self.context, self.observation, self._began_s, self._sure_gain(), self._by_time.leader()
+            self.context,
+            self.observation,
+            self._began_s,
+            self._sure_gain(),
+            self._by_time.answer().config,
         )
         return ends_s - self.context.journal.elapsed_s
 

@@ -27,7 +27,7 @@ from autotune_trials.agent.core.iteration import Iteration
 from autotune_trials.agent.core.loop_state import Ending
 from autotune_trials.agent.dataloader.worker_ends import KILLED, was_killed
 from autotune_trials.agent.loop.lead_optimizer import Lead
-from autotune_trials.agent.patches.base import untraced
+from autotune_trials.agent.patches.base import UNTRACED, untraced
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
@@ -193,7 +193,7 @@ class TrainingLoop:
 
     # ------------------------------------------------------------------ optimizer
 
-    @untraced
+    @functools.partial(untraced, why=UNTRACED)
     def start_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         """Returns changed (args, kwargs), or None."""
         state = self.state
@@ -238,7 +238,7 @@ class TrainingLoop:
         self.state.closure_calls, self.state.in_step = 0, False
         self.tell("step_failed", optimizer)
 
-    @untraced
+    @functools.partial(untraced, why=UNTRACED)
     def end_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         state = self.state
         if state.stopped or state.capturing:

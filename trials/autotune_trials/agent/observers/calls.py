@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from autotune_trials.agent.bootstrap.log import write_exception
 from autotune_trials.agent.observers.observer import Observer
 from autotune_trials.agent.observers.places import Spot
-from autotune_trials.agent.patches import Patch, untraced
+from autotune_trials.agent.patches import UNTRACED, Patch, untraced
 from autotune_trials.measure.clock import NAMES
 from autotune_trials.protocol.evidence import Calls
 
@@ -147,7 +147,7 @@ class CallObserver(Observer):
                     self._note(describe, args, kwargs, result, seconds, caller)
                 return result
 
-            return untraced(watched)
+            return untraced(watched, UNTRACED)
 
         self.agent.patches.add(name, owner, attribute, make)
 

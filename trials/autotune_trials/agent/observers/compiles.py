@@ -131,6 +131,8 @@ class CompileObserver(Observer):
             if reason and not each.fail_type:
                 counts[line] = counts.get(line, 0) + 1
                 reasons[line] = guard(reason)
+        # given up after a single one: that it runs uncompiled matters more
+        counts = {line: n for line, n in counts.items() if n > 1 or line not in given_up}
         again = [
             GraphBreak("recompile", reasons[line], self._place(line), count, seconds[line])
             for line, count in counts.items()

@@ -15,12 +15,14 @@ after_fork: list[Callable[[], None]] = []  # called in forked children
 _fork_hooked: list[bool] = []  # not empty once our fork hook is registered
 
 
-def untraced(function: Callable[..., Any]) -> Callable[..., Any]:
+def untraced(function: Callable[..., Any], why: str = "") -> Callable[..., Any]:
     """Keep dynamo from tracing into ``function``: sets the marks of ``torch.compiler.disable``
     without importing dynamo.
+
+    ``why``: :data:`UNTRACED` where dynamo would not break its graph without us.
     """
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
-    function._torchdynamo_disable_msg = UNTRACED  # type: ignore[attr-defined]
+    function._torchdynamo_disable_msg = why  # type: ignore[attr-defined]
     return function
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.dataloader.facts import construction_spot, site_of
+from autotune_trials.agent.facts.job_facts import world_size
 from autotune_trials.agent.patches.base import Patch, PatchSet
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def install_join(
 
     def make(patch: Patch, original: Any) -> Any:
         def __enter__(self: Any) -> Any:
-            if patch.active and self._enable:
+            if patch.active and self._enable and world_size(torch) > 1:
                 step_aside("model.join()", UNEVEN, True)
             return original(self)
 

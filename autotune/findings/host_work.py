@@ -34,7 +34,8 @@ class HostWork(Rule):
         " line of the job outside forward, backward and optimizer, in Python or in libraries"
         " other than torch. The cost is that time, sampled. Printing, file writes, tensor"
         " copies and readouts, and garbage collection have findings of their own. Not judged"
-        " on a GPU, where such work may run while the device computes: see host-bound."
+        " on a GPU, where such work may run while the device computes (see host-bound), nor in"
+        " jobs that update their parameters themselves."
     )
     one_finding = True
 
@@ -76,8 +77,8 @@ class HostWork(Rule):
         named = "; ".join(f"{at(place)} {duration_words(s / ordinary)}" for s, place in lines[:3])
         text = f"{of_iteration(cost, whole)} goes to other work in the loop: {named}."
         advice = (
-            "If training does not depend on it, do it less often, or move it to a thread or to the"
-            " DataLoader's workers; or vectorize it."
+            "Vectorize it, or move it to a thread or to the DataLoader's workers; if training does"
+            " not depend on it, do it less often."
         )
         return [self.finding(case, text, advice, cost, [place for _, place in lines])]
 

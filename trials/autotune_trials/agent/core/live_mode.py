@@ -107,7 +107,7 @@ class LiveMode(Mode):
                 self._give_all_back()
                 self._advance()
         elif self.stage is Stage.WARMUP:
-            agent.loss.end_step(keep=False)
+            agent.loss.drop_current()
             if iteration.index == 0:
                 self.startup_s = startup_s()
                 self.watch_end_of_child()
@@ -283,7 +283,7 @@ class LiveMode(Mode):
             # e.g. for an epoch's smaller last batch: back to settling
             run.window, self.stage = None, Stage.SETTLING
         if run.window is None:
-            agent.loss.end_step(keep=False)
+            agent.loss.drop_current()
             self._settle(run, iteration)
         else:
             self._measure(run, run.window, iteration)
@@ -292,7 +292,7 @@ class LiveMode(Mode):
         agent, block = self.agent, run.block
         if run.pass_over:
             run.pass_over -= 1
-            agent.loss.end_step(keep=False)
+            agent.loss.drop_current()
         else:
             agent.loss.end_step()
             window.add(iteration)

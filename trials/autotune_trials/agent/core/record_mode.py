@@ -130,7 +130,7 @@ class RecordMode(Mode):
         agent, config, window = self.agent, self.agent.config, self._window
         assert window is not None
         window.add(iteration)
-        agent.loss.end_step(keep=config.record_loss)
+        agent.loss.end_step()
         if self.stage is Stage.WARMUP and agent.state.iterations >= config.warmup_steps:
             with agent.timer.own_time():
                 self._greet()
@@ -234,7 +234,7 @@ class RecordMode(Mode):
             self._give_up_profile()
 
     def _go_on_profiling(self, iteration: Iteration) -> None:
-        self.agent.loss.end_step(keep=False)
+        self.agent.loss.drop_current()
         assert self._profiling is not None
         try:
             if not self._profiling.step():
@@ -279,7 +279,7 @@ class RecordMode(Mode):
             self._finish()
 
     def _go_on_watching(self, iteration: Iteration) -> None:
-        self.agent.loss.end_step(keep=False)
+        self.agent.loss.drop_current()
         assert self._watch is not None
         if self._watch.end_iteration(iteration):
             with self.agent.timer.own_time():
@@ -298,9 +298,9 @@ class RecordMode(Mode):
         self._tell(self._result, ended_early)
 
     def _tell(self, window: Window, ended_early: bool, so_far: bool = False) -> None:
-        agent, config = self.agent, self.agent.config
+        agent, recorded = self.agent, self._window
+        assert recorded is not None
         gradient_norms, update_norms = agent.probe.norms.norms()
-        iterations = self._window.iterations if self._window is not None else []
         notes = {**self._notes, **compile_notes(agent.live.entries), "in_force": self._in_force}
         if (factor := agent.live.get(LrFactor).factor) != 1.0:
             notes["lr_factor"] = factor
@@ -316,14 +316,12 @@ class RecordMode(Mode):
             Record(
                 rank=rank(agent.torch),
                 window=window,
-                losses=tuple(agent.loss.values()) if config.record_loss else (),
-                samples_before=tuple(self._window.samples_before)
-                if self._window is not None
-                else (),
+                losses=tuple(agent.loss.values()),
+                samples_before=tuple(recorded.samples_before),
                 gradient_norms=gradient_norms,
                 update_norms=update_norms,
                 gradient_sketch=agent.probe.sketch.values(),
-                skipped=tuple(i.index for i in iterations if i.skipped),
+                skipped=tuple(i.index for i in recorded.iterations if i.skipped),
                 fingerprint=self._fingerprint,
                 metrics={
                     k: tuple(to_number(agent.torch, v) for _, v in told)

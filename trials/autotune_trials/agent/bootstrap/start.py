@@ -72,21 +72,17 @@ def on_torch(torch: Any) -> None:
     except Exception as error:
         _tell_left_out("at import", error)
     try:
+        import json
+
+        from autotune_spaces.codec import decode
         from autotune_trials.agent.core.agent import Agent
         from autotune_trials.protocol.messages import SESSION_VARIABLE, SessionConfig
 
-        agent = Agent(torch, read_config(os.environ[SESSION_VARIABLE], SessionConfig))
+        with open(os.environ[SESSION_VARIABLE], encoding="utf-8") as file:
+            config = decode(SessionConfig, json.load(file))
+        agent = Agent(torch, config)
     except Exception as error:
         log.write_exception("start")
         log.tell(f"the job runs without its tuned settings ({type(error).__name__}: {error})")
         return
     agent.install()
-
-
-def read_config(path: str, cls: type) -> Any:
-    import json
-
-    from autotune_spaces.codec import decode
-
-    with open(path, encoding="utf-8") as file:
-        return decode(cls, json.load(file))

@@ -51,10 +51,10 @@ def _before_the_job() -> None:
 
             machine.note_cpus()
     except Exception as error:
-        _tell_left_out("before the job", error)
+        _report_left_out("before the job", error)
 
 
-def _tell_left_out(where: str, error: Exception) -> None:
+def _report_left_out(where: str, error: Exception) -> None:
     log.write_exception(where)
     log.tell(
         "a setting could not be applied; the job keeps its own value "
@@ -70,7 +70,7 @@ def on_torch(torch: Any) -> None:
 
         at_import(torch, os.environ)
     except Exception as error:
-        _tell_left_out("at import", error)
+        _report_left_out("at import", error)
     try:
         import json
 

@@ -137,7 +137,7 @@ class Listener:
     def iteration_ended(self, iteration: Iteration) -> None:
         """The iteration is counted and filled in. The job waits inside its optimizer hook."""
 
-    def metric_told(self, name: str, value: Any) -> None:
+    def metric_reported(self, name: str, value: Any) -> None:
         """``autotune.metric(name, value)`` is called."""
 
 
@@ -174,7 +174,7 @@ class Events:
     started_over: tuple[Callable[[], None], ...]
     iteration_ending: tuple[Callable[[Iteration, float | None], None], ...]
     iteration_ended: tuple[Callable[[Iteration], None], ...]
-    metric_told: tuple[Callable[[str, Any], None], ...]
+    metric_reported: tuple[Callable[[str, Any], None], ...]
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []

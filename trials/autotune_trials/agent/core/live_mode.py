@@ -99,7 +99,7 @@ class LiveMode(Mode):
     def iteration_ended(self, iteration: Iteration) -> None:
         agent = self.agent
         if self._run is not None:
-            self.show_life()
+            self.report_progress()
             self._go_on(self._run, iteration)
         elif self.stage is Stage.LOST:
             # the job survived: back to its own settings, then on with the plan
@@ -114,7 +114,7 @@ class LiveMode(Mode):
             self._look_for_epoch_end(iteration)
             if not self._first_epoch and agent.state.iterations >= agent.config.warmup_steps:
                 with agent.timer.own_time():
-                    self._greet()
+                    self._send_hello()
 
     def started_over(self) -> None:
         self.startup_s = startup_s()
@@ -134,7 +134,7 @@ class LiveMode(Mode):
                 self._first_epoch = world_size(agent.torch) == 1
             over = perf_counter() - self._first_epoch_began_s > agent.config.first_epoch_s
             self._first_epoch = self._first_epoch and not (iteration.turnovers or over)
-            self.show_life()
+            self.report_progress()
         # a loader iterated together with others must end where it normally does: zip(…,
         # strict=True) checks that
         agent.loaders.set_stretch(
@@ -143,7 +143,7 @@ class LiveMode(Mode):
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> None:
         if self._run is not None and self._alive_s:
-            self.show_life()
+            self.report_progress()
 
     def on_crash(self) -> None:
         run = self._run
@@ -165,7 +165,7 @@ class LiveMode(Mode):
 
     # ------------------------------------------------------------------ plans
 
-    def _greet(self) -> None:
+    def _send_hello(self) -> None:
         self._hello = hello(self.agent)
         self._alone = world_size(self.agent.torch) == 1
         scheduler.freeze(self.agent.patches, self.agent.torch)

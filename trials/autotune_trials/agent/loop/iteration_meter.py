@@ -109,7 +109,7 @@ class IterationMeter(Listener):
     def _begin_pass(self, loader: TrackedLoader) -> None:
         """The batch is the first of its iterator. If nothing was trained in the previous pass over
         the same data, that pass was an evaluation."""
-        if self._state.backwards and self._consumption.passed_in_vain(loader):
+        if self._state.backwards and self._consumption.last_pass_untrained(loader):
             self._interruptions.leave_out_pass()
             self._consumption.leave_out_pass()
         self._interruptions.note_pass()

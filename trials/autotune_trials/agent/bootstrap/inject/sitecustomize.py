@@ -49,7 +49,7 @@ def _find_spaces(trials: str) -> str:
     raise ImportError("autotune_spaces was not found in any of: " + ", ".join(places))
 
 
-def _wake(here: str) -> None:
+def _start_agent(here: str) -> None:
     # ``here`` is agent/bootstrap/inject below it
     trials = os.path.dirname(os.path.dirname(os.path.dirname(here)))
     _register("autotune_trials", trials)
@@ -59,7 +59,7 @@ def _wake(here: str) -> None:
     start.watch()
 
 
-def _complain() -> None:
+def _report_failure() -> None:
     import traceback
 
     try:
@@ -93,7 +93,7 @@ def _hand_over(here: str) -> None:
 _here = os.path.dirname(os.path.abspath(__file__))
 if os.environ.get("AUTOTUNE_SESSION"):
     try:
-        _wake(_here)
+        _start_agent(_here)
     except Exception:  # whatever it is, the job starts regardless
-        _complain()
+        _report_failure()
 _hand_over(_here)

@@ -41,8 +41,6 @@ def _find_spaces(trials: str) -> str:
         os.path.join(beside, "autotune_spaces"),
         os.path.join(os.path.dirname(beside), "search_spaces", "autotune_spaces"),
     ]
-    listed = os.environ.get("AUTOTUNE_PACKAGES", "").split(os.pathsep)
-    places[:0] = [p for p in listed if os.path.basename(p.rstrip(os.sep)) == "autotune_spaces"]
     for place in places:
         if os.path.isfile(os.path.join(place, "__init__.py")):
             return place

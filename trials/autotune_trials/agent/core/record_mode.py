@@ -30,7 +30,6 @@ from autotune_trials.agent.core.modes import Mode, hello
 from autotune_trials.agent.core.pausing import children_stopped
 from autotune_trials.agent.core.thread_end import ThreadEnd
 from autotune_trials.agent.facts.job_facts import fingerprint, in_force, rank, startup_s, world_size
-from autotune_trials.agent.loop.loss_meter import to_number
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.evidence import Evidence
 from autotune_trials.protocol.messages import Extent, Pace, Record, SessionMode, Window
@@ -326,7 +325,7 @@ class RecordMode(Mode):
                 skipped=tuple(i.index for i in recorded.iterations if i.skipped),
                 fingerprint=self._fingerprint,
                 metrics={
-                    name: tuple(to_number(agent.torch, value) for _, value in reported)
+                    name: tuple(float(value) for _, value in reported)
                     for name, reported in agent.metrics.reported.items()
                 },
                 metrics_at={

@@ -126,7 +126,3 @@ def read_scalars(torch: Any, tensors: list[Any]) -> list[float]:
                 float(v) for v in torch.stack([t.reshape(()).double() for t in tensors]).tolist()
             ]
         return [float(t) for t in tensors]
-
-
-def to_number(torch: Any, value: Any) -> float:
-    return float(value.item() if isinstance(value, torch.Tensor) else value)

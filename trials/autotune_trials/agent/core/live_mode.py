@@ -93,8 +93,8 @@ class LiveMode(Mode):
         self._fallen_back = False
         self._alone = True
         # the first epoch must end before Hello is sent
-        self._first_epoch = agent.config.first_epoch_s > 0
-        self._first_epoch_began_s = 0.0
+        self._waits_for_epoch_end = agent.config.first_epoch_s > 0
+        self._waiting_since_s = 0.0
 
     def iteration_ended(self, iteration: Iteration) -> None:
         agent = self.agent
@@ -112,7 +112,10 @@ class LiveMode(Mode):
                 self.startup_s = startup_s()
                 self.watch_end_of_child()
             self._look_for_epoch_end(iteration)
-            if not self._first_epoch and agent.state.iterations >= agent.config.warmup_steps:
+            if (
+                not self._waits_for_epoch_end
+                and agent.state.iterations >= agent.config.warmup_steps
+            ):
                 with agent.timer.own_time():
                     self._send_hello()
 
@@ -127,18 +130,22 @@ class LiveMode(Mode):
         would run.
         """
         agent = self.agent
-        if self._first_epoch:
-            if not self._first_epoch_began_s:
+        if self._waits_for_epoch_end:
+            if not self._waiting_since_s:
                 # all ranks must send Hello at the same step
-                self._first_epoch_began_s = perf_counter()
-                self._first_epoch = world_size(agent.torch) == 1
-            over = perf_counter() - self._first_epoch_began_s > agent.config.first_epoch_s
-            self._first_epoch = self._first_epoch and not (iteration.turnovers or over)
+                self._waiting_since_s = perf_counter()
+                self._waits_for_epoch_end = world_size(agent.torch) == 1
+            over = perf_counter() - self._waiting_since_s > agent.config.first_epoch_s
+            self._waits_for_epoch_end = self._waits_for_epoch_end and not (
+                iteration.turnovers or over
+            )
             self.report_progress()
         # a loader iterated together with others must end where it normally does: zip(…,
         # strict=True) checks that
         agent.loaders.set_stretch(
-            agent.config.stretch and not self._first_epoch and not agent.consumption.walks_together
+            agent.config.stretch
+            and not self._waits_for_epoch_end
+            and not agent.consumption.walks_together
         )
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> None:

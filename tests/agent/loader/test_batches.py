@@ -8,6 +8,7 @@ import dataclasses
 import pytest
 import torch
 
+from autotune_trials.agent.dataloader.kept_batches import KeptBatches
 from autotune_trials.agent.loop.batches import copy_batch, samples_of, weight_of
 
 
@@ -137,3 +138,17 @@ def test_a_batch_whose_class_raises_another_error_for_a_missing_attribute():
     copied = copy_batch(batch)
     assert type(copied) is Attributes and copied is not batch
     assert copied["x"] is not batch["x"] and copied["x"].equal(batch["x"])
+
+
+def test_a_batch_whose_size_cannot_be_determined_is_kept():
+    class Odd:
+        def element_size(self):
+            raise NotImplementedError
+
+        numel = element_size
+
+    kept = KeptBatches()
+    kept.keep(Odd(), 4.0)
+    assert not kept.full()
+    batch, samples = kept.next()
+    assert isinstance(batch, Odd) and samples == 4.0

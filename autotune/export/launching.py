@@ -37,6 +37,7 @@ from autotune_trials.protocol.messages import (
     SessionConfig,
     SessionMode,
 )
+from autotune_trials.session.launch_environment import INJECT
 from autotune_trials.supervisor.process_tags import MARK_VARIABLE
 
 
@@ -132,7 +133,6 @@ def plan(
             knobs=tuple(choices[n] for n, k in knobs.items() if k.scope is Scope.LIVE),
             process_knobs=tuple(choices[n] for n, k in knobs.items() if _can_be_asked(k)),
             loader_key=tuned.provenance.loader_key,
-            record_loss=False,
         )
     return Launch(start.argv, start.env, tuned.workdir, session)
 
@@ -226,17 +226,13 @@ def environment_of(launch: Launch) -> dict[str, str]:
     """The job's environment, including what loads the agent."""
     env = dict(launch.env)
     # set if we are launched from within a session
-    for name in (SESSION_VARIABLE, MARK_VARIABLE, "AUTOTUNE_PACKAGES"):
+    for name in (SESSION_VARIABLE, MARK_VARIABLE):
         env.pop(name, None)
     if launch.session is not None:
-        import autotune_spaces
-        import autotune_trials
-
-        packages = [str(Path(str(m.__file__)).parent) for m in (autotune_trials, autotune_spaces)]
-        inject = str(Path(packages[0]) / "agent" / "bootstrap" / "inject")
         env[SESSION_VARIABLE] = str(write_session(launch.session))
-        env["AUTOTUNE_PACKAGES"] = os.pathsep.join(packages)
-        env["PYTHONPATH"] = os.pathsep.join([inject, *filter(None, [env.get("PYTHONPATH", "")])])
+        env["PYTHONPATH"] = os.pathsep.join(
+            [str(INJECT), *filter(None, [env.get("PYTHONPATH", "")])]
+        )
     return env
 
 

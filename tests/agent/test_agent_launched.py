@@ -18,7 +18,7 @@ import autotune
 from autotune_spaces.knobs import get
 from autotune_trials.agent.core.agent import Agent
 from autotune_trials.agent.loop.lead_optimizer import SILENT
-from autotune_trials.agent.loop.module_watch import LATEST
+from autotune_trials.agent.loop.module_watch import LAUNCH_PATIENCE
 from autotune_trials.agent.loop.own_updates import PATIENCE
 from autotune_trials.protocol.messages import KnobChoice, SessionConfig
 
@@ -62,7 +62,7 @@ def test_settings_hold_and_nothing_piles_up(launched: Agent) -> None:
         launched.loss._current,
         launched.loss._steps,
         launched.consumption.batches,
-        launched.metrics.told,
+        launched.metrics.reported,
     )
     assert [len(kept) for kept in left] == [0, 0, 0, 0]
 
@@ -107,7 +107,7 @@ def test_an_optimizer_that_never_steps_is_not_waited_for_forever(tmp_path: Path)
         model, unused = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
         optimizers = [torch.optim.SGD(m.parameters(), lr=0.01) for m in (model, unused)]
         for _ in range(2):
-            for _ in range(LATEST):
+            for _ in range(LAUNCH_PATIENCE):
                 assert torch.autograd.backward is not backward
                 model(torch.ones(2, 8)).mean().backward()
                 optimizers[0].step()
@@ -370,7 +370,7 @@ def test_a_setting_that_did_nothing_is_told_once(
 def test_a_process_that_does_not_train_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune_trials.agent.loop.module_watch.LATEST", 20)
+    monkeypatch.setattr("autotune_trials.agent.loop.module_watch.LAUNCH_PATIENCE", 20)
     agent = launch(tmp_path, amp_dtype="bfloat16")
     try:
         model = torch.nn.Linear(8, 8).eval()

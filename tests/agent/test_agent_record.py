@@ -18,7 +18,6 @@ from tiny_tuner import CNN, Tuner, run_bare
 from autotune.verdict.alike import counted_alike
 from autotune.verdict.timing import cost_of_counted
 from autotune_trials.agent.core.knob_applier import Knobs
-from autotune_trials.agent.loop.loss_meter import to_number
 from autotune_trials.agent.loop.metrics import Metrics
 from autotune_trials.agent.loop.sample_count import SampleCount
 from autotune_trials.protocol.messages import Extent, Hello, KnobChoice, Record, SessionConfig, dump
@@ -164,8 +163,8 @@ def test_each_of_several_knobs_that_fail_is_told(tmp_path: Path) -> None:
 def test_a_metric_that_is_no_number_is_left_out() -> None:
     metrics = Metrics(torch, SampleCount())
     for value in (1, torch.tensor([2.0]), [0.1], None, torch.ones(2), torch.tensor(1j), "0.5 m"):
-        metrics.metric_told("lr", value)
-    assert [to_number(torch, value) for _, value in metrics.told["lr"]] == [1.0, 2.0]
+        metrics.metric_reported("lr", value)
+    assert [float(value) for _, value in metrics.reported["lr"]] == [1.0, 2.0]
 
 
 def test_a_window_that_is_to_go_on_is_sent_whole_where_the_job_ends_before(tuner: Tuner) -> None:

@@ -14,7 +14,7 @@ from torch.nn.utils._per_sample_grad import call_for_per_sample_grads
 
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.loop.cached_gradients import ITERATIONS, CachedGradients, Value
-from autotune_trials.agent.loop.fake_tensors import without_numbers
+from autotune_trials.agent.loop.fake_tensors import without_data
 
 
 class Job:
@@ -119,5 +119,5 @@ def test_a_tensor_that_refuses_to_be_asked_holds_numbers() -> None:
     weight = ExpandedWeight(torch.ones(2, requires_grad=True), 4, "mean")
     with pytest.raises(RuntimeError):
         _ = weight.is_meta
-    assert not without_numbers(weight) and not without_numbers([weight])
-    assert without_numbers(torch.ones(2, device="meta"))
+    assert not without_data(weight) and not without_data([weight])
+    assert without_data(torch.ones(2, device="meta"))

@@ -11,7 +11,7 @@ import pytest
 from autotune_trials.agent.core.events import Events, Listener
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.core.training_loop import TrainingLoop
-from autotune_trials.agent.loop.lead_optimizer import SILENT, Lead
+from autotune_trials.agent.loop.lead_optimizer import SILENT, LeadOptimizer
 
 
 class Optimizer:
@@ -24,7 +24,7 @@ def ends(steps: str, backwards: bool = True) -> str:
     A bar follows every step that ends an iteration; ``+`` follows a step to which the end moved.
     ``backwards``: one runs before each step.
     """
-    lead, known = Lead(), {letter: Optimizer() for letter in steps}
+    lead, known = LeadOptimizer(), {letter: Optimizer() for letter in steps}
     drawn = ""
     for number, letter in enumerate(steps):
         end = lead.ends_iteration(known[letter], number * backwards)
@@ -50,12 +50,12 @@ def test_the_last_of_a_turn_ends_the_iteration(steps: str, drawn: str) -> None:
 
 
 def test_an_optimizer_that_is_built_anew_takes_the_place_of_the_one_that_is_gone() -> None:
-    lead, drawn = Lead(), ""
+    lead, drawn = LeadOptimizer(), ""
     for _ in range(4):
         one = Optimizer()
         drawn += "a|" if lead.ends_iteration(one, 0) and not lead.same_turn else "a"
     assert drawn == "a|a|a|a|"
-    lead, drawn = Lead(), ""
+    lead, drawn = LeadOptimizer(), ""
     for _ in range(3):  # a GAN
         one = Optimizer()
         drawn += "d|" if lead.ends_iteration(one, 0) and not lead.same_turn else "d"

@@ -12,7 +12,10 @@ the job.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.core.training_loop import TrainingLoop
 
 MARKING = (  # shown when a job needs it
     "mark the iterations yourself with two lines in the training script:\n"
@@ -20,17 +23,8 @@ MARKING = (  # shown when a job needs it
     "    autotune.step(loss=loss, samples=len(batch))   # once per iteration, after the update\n"
     "The job's environment needs autotune for it, without its dependencies (pip install --no-deps)."
 )
-
-
-class Receiver(Protocol):
-    """What the calls are passed to: the agent of a session."""
-
-    def on_manual_step(self, loss: Any, samples: float | None) -> None: ...
-
-    def on_metric(self, name: str, value: Any) -> None: ...
-
-
-receiver: Receiver | None = None
+# the agent's training loop, which the calls are passed to; None outside a session
+receiver: TrainingLoop | None = None
 
 
 def step(loss: Any = None, samples: float | None = None) -> None:

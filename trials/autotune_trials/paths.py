@@ -17,7 +17,10 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
@@ -59,8 +62,6 @@ def sessions_of(run_dir: Path) -> list[Path]:
 
 def new_session(run_dir: Path, label: str, ending: str = "") -> SessionPaths:
     """Create ``<run>/sessions/<number>-<label><ending>`` with the next free number."""
-    import re  # imported here because the agent also loads this module
-
     numbers = [
         int(found[1]) for path in sessions_of(run_dir) if (found := re.match(r"(\d+)-", path.name))
     ]
@@ -70,18 +71,24 @@ def new_session(run_dir: Path, label: str, ending: str = "") -> SessionPaths:
     return SessionPaths(root)
 
 
-def publish(path: Path, content: str | bytes) -> None:
-    """Write ``content`` to ``path`` atomically: write a temporary file, flush, rename."""
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A temporary file, renamed to ``path`` at the end; removed if anything fails."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(temporary, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
         os.replace(temporary, path)
     except BaseException:  # Ctrl-C too: leave no half-written file behind
         temporary.unlink(missing_ok=True)
         raise
+
+
+def publish(path: Path, content: str | bytes) -> None:
+    """Write ``content`` to ``path`` atomically: write a temporary file, flush, rename."""
+    with _replacing(path) as temporary, open(temporary, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_where_told(path: Path, content: str) -> None:
@@ -97,15 +104,8 @@ def write_where_told(path: Path, content: str) -> None:
 
 def publish_copy(source: Path, path: Path) -> None:
     """Copy ``source`` to ``path`` atomically; a full disk leaves no partial file behind."""
-    import shutil  # imported here because the agent also loads this module
-
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with _replacing(path) as temporary:
         shutil.copyfile(source, temporary)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def append_whole(file: FileIO, line: bytes) -> None:

@@ -8,7 +8,8 @@ import dataclasses
 import pytest
 import torch
 
-from autotune_trials.agent.loop.batches import bytes_of, copy_batch, samples_of
+from autotune_trials.agent.dataloader.kept_batches import KeptBatches
+from autotune_trials.agent.loop.batches import copy_batch, samples_of, weight_of
 
 
 @dataclasses.dataclass
@@ -100,7 +101,7 @@ def test_copy_shares_nothing(batch):
     assert type(copied) is type(batch)
     tensor_of(copied).zero_()
     assert tensor_of(batch).tolist() == [0, 1, 2, 3, 4, 5]
-    assert bytes_of(batch) == 24
+    assert weight_of(batch).bytes == 24
 
 
 def test_a_pinned_batch_is_copied_once(monkeypatch):
@@ -133,7 +134,21 @@ def test_what_cannot_be_copied_is_passed_on():
 def test_a_batch_whose_class_raises_another_error_for_a_missing_attribute():
     batch = Attributes(x=torch.ones(5, 3))
     assert samples_of(batch) == samples_of([batch]) == 5
-    assert bytes_of(batch) == 60
+    assert weight_of(batch).bytes == 60
     copied = copy_batch(batch)
     assert type(copied) is Attributes and copied is not batch
     assert copied["x"] is not batch["x"] and copied["x"].equal(batch["x"])
+
+
+def test_a_batch_whose_size_cannot_be_determined_is_kept():
+    class Odd:
+        def element_size(self):
+            raise NotImplementedError
+
+        numel = element_size
+
+    kept = KeptBatches()
+    kept.keep(Odd(), 4.0)
+    assert not kept.full()
+    batch, samples = kept.next()
+    assert isinstance(batch, Odd) and samples == 4.0

@@ -7,6 +7,8 @@ making progress, and reads ``stacks-<pid>.txt``.
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import signal
 from typing import IO
 
@@ -29,9 +31,6 @@ def install_stack_dump(paths: SessionPaths) -> bool:
     Raises:
         OSError: the session directory cannot be written to.
     """
-    import faulthandler
-    import os
-
     global _file, _pid
     if _pid == os.getpid():
         return True

@@ -51,10 +51,10 @@ def _before_the_job() -> None:
 
             machine.note_cpus()
     except Exception as error:
-        _tell_left_out("before the job", error)
+        _report_left_out("before the job", error)
 
 
-def _tell_left_out(where: str, error: Exception) -> None:
+def _report_left_out(where: str, error: Exception) -> None:
     log.write_exception(where)
     log.tell(
         "a setting could not be applied; the job keeps its own value "
@@ -70,23 +70,19 @@ def on_torch(torch: Any) -> None:
 
         at_import(torch, os.environ)
     except Exception as error:
-        _tell_left_out("at import", error)
+        _report_left_out("at import", error)
     try:
+        import json
+
+        from autotune_spaces.codec import decode
         from autotune_trials.agent.core.agent import Agent
         from autotune_trials.protocol.messages import SESSION_VARIABLE, SessionConfig
 
-        agent = Agent(torch, read_config(os.environ[SESSION_VARIABLE], SessionConfig))
+        with open(os.environ[SESSION_VARIABLE], encoding="utf-8") as file:
+            config = decode(SessionConfig, json.load(file))
+        agent = Agent(torch, config)
     except Exception as error:
         log.write_exception("start")
         log.tell(f"the job runs without its tuned settings ({type(error).__name__}: {error})")
         return
     agent.install()
-
-
-def read_config(path: str, cls: type) -> Any:
-    import json
-
-    from autotune_spaces.codec import decode
-
-    with open(path, encoding="utf-8") as file:
-        return decode(cls, json.load(file))

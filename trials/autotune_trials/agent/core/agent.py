@@ -42,7 +42,7 @@ from autotune_trials.agent.loop.own_updates import OwnUpdates
 from autotune_trials.agent.loop.sample_count import SampleCount
 from autotune_trials.agent.loop.timer import Timer
 from autotune_trials.agent.loop.transfers import Transfers
-from autotune_trials.agent.patches import PatchSet
+from autotune_trials.agent.patches.base import PatchSet
 from autotune_trials.protocol.messages import Fault, SessionConfig, SessionMode
 
 MODES: dict[SessionMode, type[Mode]] = {

@@ -6,9 +6,7 @@
               batch_given        evaluated        backward_arguments    iteration_ending
               epoch_ended                         backward_ended        iteration_ended
 
-and occasionally: epoch_started, iterator_dropped, workers_ending, workers_ended, other_evaluated,
-device_found, loader_built, optimizer_built, stepping_changed, manual_step, started_over, metric_told,
-closure_called, backward_failed, step_failed.
+Those that happen only occasionally are described in :class:`Listener`.
 
 A listener overrides the methods of the events it needs; the other events cost nothing. Listeners
 are called in the order they were added (loss scaling comes first). An exception in one stops the
@@ -20,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
@@ -30,27 +28,15 @@ if TYPE_CHECKING:
 Context = AbstractContextManager[None]
 
 
-class GivenBatch:  # a class with slots: made for every batch
-    """A batch that the job receives.
+class GivenBatch(NamedTuple):
+    """A batch that the job receives."""
 
-    Attributes:
-        wait_s: what the job waited for it.
-        turnover_s: for the first batch of a later epoch, all the time lost at the epoch boundary;
-            ``wait_s`` is then 0.
-    """
-
-    __slots__ = ("batch", "loader", "samples", "turnover_s", "wait_s")
-
-    def __init__(
-        self,
-        loader: TrackedLoader,
-        batch: Any,
-        samples: float,
-        wait_s: float,
-        turnover_s: float | None = None,
-    ) -> None:
-        self.loader, self.batch, self.samples = loader, batch, samples
-        self.wait_s, self.turnover_s = wait_s, turnover_s
+    loader: TrackedLoader
+    batch: Any
+    samples: float
+    wait_s: float  # what the job waited for it
+    # all the time lost at an epoch boundary, for the first batch after it (wait_s is then 0)
+    turnover_s: float | None = None
 
 
 class Listener:
@@ -151,7 +137,7 @@ class Listener:
     def iteration_ended(self, iteration: Iteration) -> None:
         """The iteration is counted and filled in. The job waits inside its optimizer hook."""
 
-    def metric_told(self, name: str, value: Any) -> None:
+    def metric_reported(self, name: str, value: Any) -> None:
         """``autotune.metric(name, value)`` is called."""
 
 
@@ -188,11 +174,11 @@ class Events:
     started_over: tuple[Callable[[], None], ...]
     iteration_ending: tuple[Callable[[Iteration, float | None], None], ...]
     iteration_ended: tuple[Callable[[Iteration], None], ...]
-    metric_told: tuple[Callable[[str, Any], None], ...]
+    metric_reported: tuple[Callable[[str, Any], None], ...]
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
-        self._deaf: set[tuple[Listener, str]] = set()  # (listener, event) pairs that are muted
+        self._muted: set[tuple[Listener, str]] = set()
         self._renew()
 
     def listen(self, *listeners: Listener, ahead: bool = False) -> None:
@@ -204,15 +190,15 @@ class Events:
     def forget(self, listener: Listener, *events: str) -> None:
         """Remove ``listener``, or only stop sending it these events. Idempotent."""
         if events:
-            self._deaf |= {(listener, event) for event in events}
+            self._muted |= {(listener, event) for event in events}
         elif listener in self._listeners:
             self._listeners.remove(listener)
-            self._deaf = {(other, event) for other, event in self._deaf if other is not listener}
+            self._muted = {(other, event) for other, event in self._muted if other is not listener}
         self._renew()
 
     def recall(self, listener: Listener, *events: str) -> None:
         """Send ``listener`` these events again."""
-        self._deaf -= {(listener, event) for event in events}
+        self._muted -= {(listener, event) for event in events}
         self._renew()
 
     def close(self) -> None:
@@ -226,5 +212,5 @@ class Events:
             setattr(
                 self,
                 event,
-                tuple(getattr(each, event) for each in hearing if (each, event) not in self._deaf),
+                tuple(getattr(each, event) for each in hearing if (each, event) not in self._muted),
             )

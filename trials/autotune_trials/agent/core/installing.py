@@ -67,7 +67,7 @@ def install(agent: Agent) -> None:
     if agent.mode.measures:
         agent.timer.draw(nvtx_ranges(torch))
     agent.mode.start()
-    agent.errors.tell_restart()
+    agent.errors.report_restart()
     agent.knobs.hold(final=False)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 LONGEST = 16_000  # characters kept of a traceback
 # in which torchrun tells its ranks how often they were restarted
 RESTARTS = "TORCHELASTIC_RESTART_COUNT"
-TOLD = "_autotune_told"  # attribute of an error that was reported
+REPORTED = "_autotune_reported"  # attribute of an error that was reported
 
 
 class JobErrors:
@@ -40,7 +40,7 @@ class JobErrors:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    def tell_restart(self) -> None:
+    def report_restart(self) -> None:
         """Tell the tuner if torchrun has replaced ranks that died: what follows is another run of
         the job, and not part of this session.
         """
@@ -56,7 +56,7 @@ class JobErrors:
             and is_out_of_memory(error)
         ):
             self._note_out_of_memory(error)
-            self._tell(error, "oom", surviving=True)
+            self._report(error, "oom", surviving=True)
 
     def on_uncaught(self, error: BaseException) -> None:
         """The job is about to die of ``error``."""
@@ -66,7 +66,7 @@ class JobErrors:
                 self._note_out_of_memory(error)
             elif was_killed(error):
                 log.leave_marker("killed")
-            self._tell(error, "oom" if lost else "crash", surviving=False)
+            self._report(error, "oom" if lost else "crash", surviving=False)
             self._agent.mode.on_crash()
         except Exception:  # the job's own error must still surface
             log.write_exception("excepthook")
@@ -81,13 +81,13 @@ class JobErrors:
         except Exception:  # ours must not replace the job's own error
             self._agent.fail("out of memory")
 
-    def _tell(self, error: BaseException, kind: str, surviving: bool) -> None:
+    def _report(self, error: BaseException, kind: str, surviving: bool) -> None:
         """``surviving``: it is still propagating through the job's code, whose frames are not in its
         traceback yet.
         """
         # one that passes through several hooks is reported once
-        if isinstance(error, Exception) and TOLD not in vars(error) and self._is_rank():
-            vars(error)[TOLD] = True
+        if isinstance(error, Exception) and REPORTED not in vars(error) and self._is_rank():
+            vars(error)[REPORTED] = True
             self._send(kind, in_words(error, surviving))
 
     def _is_rank(self) -> bool:

@@ -3,7 +3,7 @@ and their failures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autotune_spaces import knobs as registry
@@ -37,11 +37,11 @@ class Knobs:
         self.applying = False  # a knob is being set: calls into torch are not the job's
         self.failures: list[str] = []
 
-    def get(self, name: str, options: Mapping[str, Value] | None = None) -> Knob:
-        """The knob of this name with these options, created once."""
-        key = f"{name} {sorted((options or {}).items())}"
+    def _knob(self, choice: KnobChoice) -> Knob:
+        """The knob of ``choice``, created once."""
+        key = f"{choice.name} {sorted(choice.options.items())}"
         if key not in self._made:
-            self._made[key] = registry.create(name, dict(options or {}))
+            self._made[key] = registry.create(choice.name, dict(choice.options))
         return self._made[key]
 
     def apply(self, knob: Knob, value: Value) -> None:
@@ -73,7 +73,7 @@ class Knobs:
         Raises:
             Exception: whatever a knob raises; the knobs after it keep their values.
         """
-        wanted = {c.name: (self.get(c.name, c.options), c.value) for c in choices}
+        wanted = {c.name: (self._knob(c), c.value) for c in choices}
         for name in [n for n in self._set if n not in wanted]:
             knob, _ = self._set[name]
             try:
@@ -98,7 +98,7 @@ class Knobs:
             return
         for choice in self._choices:
             try:
-                self.apply(self.get(choice.name, choice.options), choice.value)
+                self.apply(self._knob(choice), choice.value)
             except Exception as error:
                 if final:
                     self.fail(f"{choice.name}: {type(error).__name__}: {error}")
@@ -143,7 +143,7 @@ class Knobs:
         return found
 
     def _effect(self, choice: KnobChoice) -> str | None:
-        return self.get(choice.name, choice.options).effect(self._live, choice.value)
+        return self._knob(choice).effect(self._live, choice.value)
 
     def take_failures(self) -> list[str]:
         """Return the pending failures and clear them."""

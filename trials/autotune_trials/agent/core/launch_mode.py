@@ -15,7 +15,7 @@ from autotune_trials import api
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.controls.optimizer_copy import parameters_of
 from autotune_trials.agent.core.modes import Mode
-from autotune_trials.agent.loop.module_watch import LATEST
+from autotune_trials.agent.loop.module_watch import LAUNCH_PATIENCE
 from autotune_trials.agent.patches import backward, optimizer
 
 if TYPE_CHECKING:
@@ -37,34 +37,34 @@ class LaunchMode(Mode):
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(agent)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         agent.loop.fail_knob = self._fail_knob
 
     def _fail_knob(self, text: str) -> None:
         """A setting could not be kept. Reported at once: the end of the iteration may be missed."""
         self.agent.knobs.fail(text)
-        self._tell_failures()
+        self._report_failures()
 
-    def _tell_failures(self) -> None:
+    def _report_failures(self) -> None:
         for failure in self.agent.knobs.take_failures():
-            if failure not in self._told:  # each loader may report it again
-                self._told.add(failure)
+            if failure not in self._reported:  # each loader may report it again
+                self._reported.add(failure)
                 log.tell(f"a setting could not be applied; the job keeps its own value ({failure})")
 
-    def _tell_no_effect(self) -> None:
+    def _report_no_effect(self) -> None:
         self._asked = True
         for name, reason in self.agent.knobs.no_effect().items():
-            if not any(f.startswith(f"{name}:") for f in self._told):
+            if not any(f.startswith(f"{name}:") for f in self._reported):
                 log.tell(f"a setting has no effect on the job ({name}: {reason})")
 
     def iteration_ended(self, iteration: Iteration) -> None:
-        self._tell_failures()
+        self._report_failures()
         iterations = self.agent.state.iterations
         warm = iterations > 2 * self.agent.config.warmup_steps and not self.agent.modules.watching
-        waits = not self.agent.live.all_have_stepped and iterations < self._latest + LATEST
+        waits = not self.agent.live.all_have_stepped and iterations < self._latest + LAUNCH_PATIENCE
         self._applied = warm and not waits
         if self._applied and not self._asked:
-            self._tell_no_effect()
+            self._report_no_effect()
 
     def backward_started(self, tensors: Any, gradients: Any) -> None:
         if self._applied and not self.agent.state.in_step:  # its hooks are in use during a step

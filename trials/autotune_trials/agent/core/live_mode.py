@@ -93,13 +93,13 @@ class LiveMode(Mode):
         self._fallen_back = False
         self._alone = True
         # the first epoch must end before Hello is sent
-        self._first_epoch = agent.config.first_epoch_s > 0
-        self._first_epoch_began_s = 0.0
+        self._waits_for_epoch_end = agent.config.first_epoch_s > 0
+        self._waiting_since_s = 0.0
 
     def iteration_ended(self, iteration: Iteration) -> None:
         agent = self.agent
         if self._run is not None:
-            self.show_life()
+            self.report_progress()
             self._go_on(self._run, iteration)
         elif self.stage is Stage.LOST:
             # the job survived: back to its own settings, then on with the plan
@@ -107,14 +107,17 @@ class LiveMode(Mode):
                 self._give_all_back()
                 self._advance()
         elif self.stage is Stage.WARMUP:
-            agent.loss.end_step(keep=False)
+            agent.loss.drop_current()
             if iteration.index == 0:
                 self.startup_s = startup_s()
                 self.watch_end_of_child()
             self._look_for_epoch_end(iteration)
-            if not self._first_epoch and agent.state.iterations >= agent.config.warmup_steps:
+            if (
+                not self._waits_for_epoch_end
+                and agent.state.iterations >= agent.config.warmup_steps
+            ):
                 with agent.timer.own_time():
-                    self._greet()
+                    self._send_hello()
 
     def started_over(self) -> None:
         self.startup_s = startup_s()
@@ -127,23 +130,27 @@ class LiveMode(Mode):
         would run.
         """
         agent = self.agent
-        if self._first_epoch:
-            if not self._first_epoch_began_s:
+        if self._waits_for_epoch_end:
+            if not self._waiting_since_s:
                 # all ranks must send Hello at the same step
-                self._first_epoch_began_s = perf_counter()
-                self._first_epoch = world_size(agent.torch) == 1
-            over = perf_counter() - self._first_epoch_began_s > agent.config.first_epoch_s
-            self._first_epoch = self._first_epoch and not (iteration.turnovers or over)
-            self.show_life()
+                self._waiting_since_s = perf_counter()
+                self._waits_for_epoch_end = world_size(agent.torch) == 1
+            over = perf_counter() - self._waiting_since_s > agent.config.first_epoch_s
+            self._waits_for_epoch_end = self._waits_for_epoch_end and not (
+                iteration.turnovers or over
+            )
+            self.report_progress()
         # a loader iterated together with others must end where it normally does: zip(…,
         # strict=True) checks that
         agent.loaders.set_stretch(
-            agent.config.stretch and not self._first_epoch and not agent.consumption.walks_together
+            agent.config.stretch
+            and not self._waits_for_epoch_end
+            and not agent.consumption.walks_together
         )
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> None:
         if self._run is not None and self._alive_s:
-            self.show_life()
+            self.report_progress()
 
     def on_crash(self) -> None:
         run = self._run
@@ -165,7 +172,7 @@ class LiveMode(Mode):
 
     # ------------------------------------------------------------------ plans
 
-    def _greet(self) -> None:
+    def _send_hello(self) -> None:
         self._hello = hello(self.agent)
         self._alone = world_size(self.agent.torch) == 1
         scheduler.freeze(self.agent.patches, self.agent.torch)
@@ -283,7 +290,7 @@ class LiveMode(Mode):
             # e.g. for an epoch's smaller last batch: back to settling
             run.window, self.stage = None, Stage.SETTLING
         if run.window is None:
-            agent.loss.end_step(keep=False)
+            agent.loss.drop_current()
             self._settle(run, iteration)
         else:
             self._measure(run, run.window, iteration)
@@ -292,7 +299,7 @@ class LiveMode(Mode):
         agent, block = self.agent, run.block
         if run.pass_over:
             run.pass_over -= 1
-            agent.loss.end_step(keep=False)
+            agent.loss.drop_current()
         else:
             agent.loss.end_step()
             window.add(iteration)

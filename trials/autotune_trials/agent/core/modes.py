@@ -34,10 +34,10 @@ class Mode(Listener):
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
         self.startup_s = 0.0  # from the start of the process to the end of the first iteration
-        self._shown_s = 0.0  # when the last Progress was sent
+        self._reported_s = 0.0  # when the last Progress was sent
         # time of the last sign of life; 0.0: none since the job was paused for the tuner
         self._alive_s = 0.0
-        self._slowest_s = self._told_s = 0.0
+        self._slowest_s = self._reported_slowest_s = 0.0
 
     def start(self) -> None:
         """The patches are in place; the job has not begun."""
@@ -77,7 +77,7 @@ class Mode(Listener):
         if error is not None:
             self.agent.errors.on_uncaught(error)
 
-    def show_life(self) -> None:
+    def report_progress(self) -> None:
         """Tell the tuner from time to time that the job is alive, so that a slow job is not taken
         for hung."""
         now = perf_counter()
@@ -85,12 +85,12 @@ class Mode(Listener):
             self._alive_s = now
             return
         gap_s, self._alive_s = now - self._alive_s, now
-        due = now - self._shown_s >= PROGRESS_S
+        due = now - self._reported_s >= PROGRESS_S
         if gap_s > self._slowest_s:
             self._slowest_s = gap_s
-            due = due or gap_s > max(SLOWER * self._told_s, WORTH_TELLING_S)
+            due = due or gap_s > max(SLOWER * self._reported_slowest_s, WORTH_TELLING_S)
         if due:
-            self._shown_s, self._told_s = now, self._slowest_s
+            self._reported_s, self._reported_slowest_s = now, self._slowest_s
             self.agent.channel.send(
                 Progress(rank(self.agent.torch), self.agent.state.iterations, self._slowest_s)
             )
@@ -100,7 +100,7 @@ class Mode(Listener):
         forget the slowest gap, because another configuration begins."""
         self._alive_s = 0.0
         if slowest_too:
-            self._slowest_s = self._told_s = 0.0
+            self._slowest_s = self._reported_slowest_s = 0.0
 
 
 def hello(agent: Agent) -> Hello:

@@ -30,7 +30,6 @@ from autotune_trials.agent.core.modes import Mode, hello
 from autotune_trials.agent.core.pausing import children_stopped
 from autotune_trials.agent.core.thread_end import ThreadEnd
 from autotune_trials.agent.facts.job_facts import fingerprint, in_force, rank, startup_s, world_size
-from autotune_trials.agent.loop.loss_meter import to_number
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.evidence import Evidence
 from autotune_trials.protocol.messages import Extent, Pace, Record, SessionMode, Window
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
 # iterations after which each of several ranks first reports its pace; the later half is past most
 # warm-ups
 PACE_STEPS = 24
-MORE_TO_TELL = 1.1  # growth of the record sent at a thread's end that is worth sending again
+WORTH_SENDING = 1.1  # growth of a record since the last thread's end that is worth sending again
 
 
 class Stage(enum.Enum):
@@ -71,7 +70,7 @@ class RecordMode(Mode):
         self._began = 0.0
         self._alone = True
         self._thread_end = ThreadEnd(self._at_thread_end)
-        self._told = 0  # iterations in the last record sent at a thread's end
+        self._sent_iterations = 0  # in the last record sent at a thread's end
         self._steps = agent.config.steps  # several ranks: as agreed; raised if the tuner wants more
         # iterations after which the job waits for the tuner; 0: it does not
         self._slice_end = agent.config.slice_steps
@@ -97,7 +96,7 @@ class RecordMode(Mode):
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> None:
         if self.stage not in (Stage.WARMUP, Stage.DONE):
-            self.show_life()
+            self.report_progress()
 
     def on_crash(self) -> None:
         self._crashed = True
@@ -110,7 +109,7 @@ class RecordMode(Mode):
         if self.agent.knobs.failures:
             self._failures += self.agent.knobs.take_failures()
         if self.stage is not Stage.WARMUP:
-            self.show_life()
+            self.report_progress()
         self._take(iteration)
 
     # ------------------------------------------------------------------ the window
@@ -130,10 +129,10 @@ class RecordMode(Mode):
         agent, config, window = self.agent, self.agent.config, self._window
         assert window is not None
         window.add(iteration)
-        agent.loss.end_step(keep=config.record_loss)
+        agent.loss.end_step()
         if self.stage is Stage.WARMUP and agent.state.iterations >= config.warmup_steps:
             with agent.timer.own_time():
-                self._greet()
+                self._send_hello()
         count = len(window.iterations)
         if self._full(window, count):
             with agent.timer.own_time():
@@ -142,7 +141,7 @@ class RecordMode(Mode):
             with agent.timer.own_time():
                 self._end_of_slice(window)
 
-    def _greet(self) -> None:
+    def _send_hello(self) -> None:
         self.stage = Stage.RECORDING
         message = hello(self.agent)
         self._fingerprint = dict(message.fingerprint)
@@ -196,7 +195,7 @@ class RecordMode(Mode):
 
     def _end_of_window(self, window: WindowRecorder) -> None:
         if self.stage is Stage.WARMUP:  # iterations so slow that time is up first
-            self._greet()
+            self._send_hello()
         with self._workers_stopped():
             self._result = window.close()
             # by now a loader that had to be found first has been switched too
@@ -211,7 +210,9 @@ class RecordMode(Mode):
         iterations."""
         assert self._window is not None
         with self._workers_stopped():
-            goes_on = self._goes_on(self._window, lambda: self._send(ended_early=False))
+            goes_on = self._goes_on(
+                self._window, lambda: self._send_final_record(ended_early=False)
+            )
         if goes_on:
             self.stage, self._take = Stage.RECORDING, self._record
             self._result = None  # closed again, with more iterations, if the job ends early
@@ -234,7 +235,7 @@ class RecordMode(Mode):
             self._give_up_profile()
 
     def _go_on_profiling(self, iteration: Iteration) -> None:
-        self.agent.loss.end_step(keep=False)
+        self.agent.loss.drop_current()
         assert self._profiling is not None
         try:
             if not self._profiling.step():
@@ -279,7 +280,7 @@ class RecordMode(Mode):
             self._finish()
 
     def _go_on_watching(self, iteration: Iteration) -> None:
-        self.agent.loss.end_step(keep=False)
+        self.agent.loss.drop_current()
         assert self._watch is not None
         if self._watch.end_iteration(iteration):
             with self.agent.timer.own_time():
@@ -292,15 +293,15 @@ class RecordMode(Mode):
 
     # ------------------------------------------------------------------ the record
 
-    def _send(self, ended_early: bool) -> None:
+    def _send_final_record(self, ended_early: bool) -> None:
         assert self._result is not None
         self.stage = Stage.DONE
-        self._tell(self._result, ended_early)
+        self._send_record(self._result, ended_early)
 
-    def _tell(self, window: Window, ended_early: bool, so_far: bool = False) -> None:
-        agent, config = self.agent, self.agent.config
+    def _send_record(self, window: Window, ended_early: bool, so_far: bool = False) -> None:
+        agent, recorded = self.agent, self._window
+        assert recorded is not None
         gradient_norms, update_norms = agent.probe.norms.norms()
-        iterations = self._window.iterations if self._window is not None else []
         notes = {**self._notes, **compile_notes(agent.live.entries), "in_force": self._in_force}
         if (factor := agent.live.get(LrFactor).factor) != 1.0:
             notes["lr_factor"] = factor
@@ -316,21 +317,20 @@ class RecordMode(Mode):
             Record(
                 rank=rank(agent.torch),
                 window=window,
-                losses=tuple(agent.loss.values()) if config.record_loss else (),
-                samples_before=tuple(self._window.samples_before)
-                if self._window is not None
-                else (),
+                losses=tuple(agent.loss.values()),
+                samples_before=tuple(recorded.samples_before),
                 gradient_norms=gradient_norms,
                 update_norms=update_norms,
                 gradient_sketch=agent.probe.sketch.values(),
-                skipped=tuple(i.index for i in iterations if i.skipped),
+                skipped=tuple(i.index for i in recorded.iterations if i.skipped),
                 fingerprint=self._fingerprint,
                 metrics={
-                    k: tuple(to_number(agent.torch, v) for _, v in told)
-                    for k, told in agent.metrics.told.items()
+                    name: tuple(float(value) for _, value in reported)
+                    for name, reported in agent.metrics.reported.items()
                 },
                 metrics_at={
-                    k: tuple(at for at, _ in told) for k, told in agent.metrics.told.items()
+                    name: tuple(at for at, _ in reported)
+                    for name, reported in agent.metrics.reported.items()
                 },
                 no_effect=no_effect,
                 idle=tuple(k for k, why in no_effect.items() if not isinstance(why, Undone)),
@@ -355,13 +355,13 @@ class RecordMode(Mode):
             if self._ended():
                 return
             if self.stage is Stage.WARMUP:
-                self._greet()
+                self._send_hello()
             if self._result is None:
                 self._result = self._window.close()
             self._end_watching()
             if not self._fingerprint:
                 self._fingerprint = fingerprint(agent)
-            self._send(ended_early=True)
+            self._send_final_record(ended_early=True)
         except Exception:  # the job must end as it would by itself; the tuner is told
             agent.fail("atexit")
 
@@ -381,14 +381,15 @@ class RecordMode(Mode):
         if not begun or self._ended() or agent.pid != os.getpid():
             return
         assert window is not None
-        if len(window) < MORE_TO_TELL * self._told:  # with many threads, only a few send a record
+        # with many threads, only a few send a record
+        if len(window) < WORTH_SENDING * self._sent_iterations:
             return
         began_s = perf_counter()
         try:
             agent.loop.go_on()  # may end an iteration, and with it the window
             if not self._ended():
-                self._tell(self._result or window.close(), ended_early=True, so_far=True)
-                self._told = len(window)
+                self._send_record(self._result or window.close(), ended_early=True, so_far=True)
+                self._sent_iterations = len(window)
                 agent.timer.clock.leave_out(perf_counter() - began_s)
         except Exception:  # the thread must end as it would by itself; the tuner is told
             agent.fail("thread end")

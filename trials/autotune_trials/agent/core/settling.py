@@ -55,7 +55,7 @@ class Settling:
         self._paused_s = math.inf
 
     @property
-    def drains(self) -> bool:
+    def draining(self) -> bool:
         """Whether a drain, or one of the iterations after it, is under way."""
         return self._leave_out > 0
 
@@ -63,7 +63,7 @@ class Settling:
         """Whether the queue must be emptied now: a stall is over, and it lasted long enough for a
         batch to pile up.
         """
-        if not self.queue or self.drains:
+        if not self.queue or self.draining:
             return False
         calm = self._since_stall()
         if self._paused_s == math.inf or len(calm) < GROUP:
@@ -85,7 +85,7 @@ class Settling:
         """
         self.settled = (
             self.count >= self._block.min_settle
-            and not self.drains
+            and not self.draining
             and (not self._block.level or self._levelled())
         )
         out_of_time = spent_s > SETTLE_SHARE * self._block.max_seconds and self.count >= min(
@@ -117,7 +117,7 @@ class LockstepSettling(Settling):
     """
 
     def drain_due(self) -> bool:
-        return self.count == self._block.min_settle and not self.drains
+        return self.count == self._block.min_settle and not self.draining
 
     def done(self, spent_s: float) -> bool:
         self.settled = self.count >= self._block.min_settle + 1 + AFTER_DRAIN + GROUP

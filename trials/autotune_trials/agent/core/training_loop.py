@@ -26,7 +26,7 @@ from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.iteration import Iteration
 from autotune_trials.agent.core.loop_state import Ending
 from autotune_trials.agent.dataloader.worker_ends import KILLED, was_killed
-from autotune_trials.agent.loop.lead_optimizer import Lead
+from autotune_trials.agent.loop.lead_optimizer import LeadOptimizer
 from autotune_trials.agent.patches.base import UNTRACED, untraced
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class TrainingLoop:
         self.device = ""  # type of the training device
         # called in evaluation with gradients, in this iteration
         self._evaluated: set[Entry] = set()
-        self._lead = Lead()
+        self._lead = LeadOptimizer()
         self._stepping: Callable[[], Any] = lambda: None  # the optimizer that has stepped last
         # the optimizer whose step ended the last iteration, and the number of backwards then
         self._ended_by: Callable[[], Any] = lambda: None
@@ -319,7 +319,7 @@ class TrainingLoop:
 
     def on_metric(self, name: str, value: Any) -> None:
         """``autotune.metric()`` in the job."""
-        self.tell("metric_told", name, value)
+        self.tell("metric_reported", name, value)
 
     def _start_over(self) -> None:
         self.state.iterations = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune_trials.agent.loop.batches import bytes_of, copy_batch
+from autotune_trials.agent.loop.batches import copy_batch, weight_of
 
 BATCHES = 8
 BYTES = 512 * 2**20  # fewer batches are kept if they are large
@@ -23,7 +23,7 @@ class KeptBatches:
             self._kept.append((copy_batch(batch), samples))
 
     def full(self) -> bool:
-        return len(self._kept) >= BATCHES or sum(bytes_of(b) for b, _ in self._kept) >= BYTES
+        return len(self._kept) >= BATCHES or sum(weight_of(b).bytes for b, _ in self._kept) >= BYTES
 
     def next(self) -> tuple[Any, float]:
         """A copy of the next batch, and its number of samples."""

@@ -31,6 +31,19 @@ def nodes(outputs: Iterable[Any]) -> Iterator[Any]:
             pending += [following for following, _ in node.next_functions]
 
 
+def nearest(output: Any, most: int) -> Iterator[Any]:
+    """The nodes of the graph that ends in ``output``, nearest first, and no more than ``most``; a
+    node that is used several times may come again.
+    """
+    pending, seen = deque([output]), 0
+    while pending and seen < most:
+        node = pending.popleft()
+        if node is not None:
+            seen += 1
+            yield node
+            pending += [following for following, _ in node.next_functions]
+
+
 def unsafe_to_autocast(losses: Any) -> str:
     """What ``losses`` (one tensor or several) compute that autocast refuses on CUDA, by its name in
     torch.nn.functional; "" if nothing was found."""
@@ -57,16 +70,10 @@ def scale_near(loss: Any) -> Any:
     """The scale of what ``loss`` was made from last: of a sum, a share or a mean of scaled losses.
     None if nothing was scaled.
     """
-    pending, seen = deque([loss.grad_fn]), 0
     try:
-        while pending and seen < NEAR:
-            node = pending.popleft()
-            if node is None:
-                continue
+        for node in nearest(loss.grad_fn, NEAR):
             if SCALE in node.metadata:
                 return node.metadata[SCALE]
-            seen += 1
-            pending += [following for following, _ in node.next_functions]
     except Exception:  # see the module
-        return None
+        pass
     return None

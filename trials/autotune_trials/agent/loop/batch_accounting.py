@@ -101,7 +101,7 @@ class Consumption:
         self._held.clear()
         self._ahead = self._iterations = 0
 
-    def passed_in_vain(self, loader: TrackedLoader) -> bool:
+    def last_pass_untrained(self, loader: TrackedLoader) -> bool:
         """Whether the latest pass was also over ``loader`` and reached its end, and nothing was
         trained during or since.
         """

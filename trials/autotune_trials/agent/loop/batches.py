@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+PLAIN = (str, bytes, int, float, complex, type(None))  # hold nothing else
 MAX_DEPTH = 6
 MAX_SIZES = 64  # lengths examined in one batch
 
@@ -60,7 +61,7 @@ def _sizes(item: Any, depth: int) -> Iterator[tuple[int, bool]]:
         if len(shape):
             yield int(shape[0]), True
         return
-    if depth > MAX_DEPTH or isinstance(item, (str, bytes, int, float, complex, type(None))):
+    if depth > MAX_DEPTH or isinstance(item, PLAIN):
         return
     if isinstance(item, (list, tuple)) and item and (depth > 0 or _words(item)):
         yield len(item), False  # the outermost one is the pair (inputs, targets)
@@ -90,7 +91,7 @@ def copy_batch(batch: Any) -> Any:
         if hasattr(batch, "detach") and batch.device.type == "cpu" and batch.is_pinned():
             return _pinned_copy(batch)
         return clone()
-    if isinstance(batch, (str, bytes, int, float, complex, type(None))):
+    if isinstance(batch, PLAIN):
         return batch
     if type(batch) in (list, tuple):
         return type(batch)(copy_batch(part) for part in batch)
@@ -122,13 +123,9 @@ def tensors_of(batch: Any, depth: int = 0) -> list[Any]:
     """The tensors in ``batch``, in the same order for every batch of this structure."""
     if _attribute(batch, "element_size") is not None and hasattr(batch, "numel"):
         return [batch]
-    if depth > MAX_DEPTH or isinstance(batch, (str, bytes, int, float, complex, type(None))):
+    if depth > MAX_DEPTH or isinstance(batch, PLAIN):
         return []
     return [tensor for part in _parts(batch) for tensor in tensors_of(part, depth + 1)]
-
-
-def bytes_of(batch: Any) -> int:
-    return sum(int(tensor.element_size() * tensor.numel()) for tensor in tensors_of(batch))
 
 
 class Weight(NamedTuple):

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import write_exception
-from autotune_trials.agent.loop.autograd_graph import leaves, listed
+from autotune_trials.agent.loop.autograd_graph import leaves, listed, nearest
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.loop_state import LoopState
@@ -117,16 +117,9 @@ def _storage(tensor: Any) -> int:
 
 def _multiplies(root: Any, storages: set[int]) -> bool:
     """Whether a product near the top of the graph has a factor in one of ``storages``."""
-    nodes = [root]
-    for at in range(TOP_NODES):
-        if at >= len(nodes):
-            return False
-        node = nodes[at]
-        if node is None:
-            continue
+    for node in nearest(root, TOP_NODES):
         if node.name().startswith(PRODUCTS):
             factors = [getattr(node, name, None) for name in FACTORS]
             if any(_storage(factor) in storages for factor in factors if factor is not None):
                 return True
-        nodes += [following for following, _ in node.next_functions]
     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def without_numbers(tensors: Any) -> bool:
+def without_data(tensors: Any) -> bool:
     """Whether ``tensors`` are on the meta device or fake; of several, the first counts."""
     first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
     try:

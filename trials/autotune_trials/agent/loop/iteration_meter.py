@@ -33,13 +33,14 @@ class IterationMeter(Listener):
     """Advances the clock and accounts for batches. Listens early, so that the time of later
     listeners counts in the right phase."""
 
+    loaders: LoaderHooks  # set when the DataLoader is hooked
+
     def __init__(
         self, state: LoopState, timer: Timer, consumption: Consumption, samples: SampleCount
     ) -> None:
         self._state, self._timer = state, timer
         self._consumption, self._samples = consumption, samples
         self._interruptions = Interruptions(state, timer)
-        self.loaders: LoaderHooks | None = None
         self._pass_begun: tuple[Any, int] = (None, 0)
         self._epoch_over = False  # the training loader is exhausted
         self._other = False  # the requested batch is not from the training loader
@@ -88,7 +89,7 @@ class IterationMeter(Listener):
         loader, wait_s, turnover_s = given.loader, given.wait_s, given.turnover_s
         # the first iteration, whose end tells which thread trains, may have ended while this one read
         aside = loader.read_aside = loader.read_aside or self._state.aside
-        if loaders is not None and loaders.own_s:
+        if loaders.own_s:
             if not aside:
                 clock.leave_out(loaders.own_s)
             wait_s, loaders.own_s = max(0.0, wait_s - loaders.own_s), 0.0
@@ -108,7 +109,7 @@ class IterationMeter(Listener):
     def _begin_pass(self, loader: TrackedLoader) -> None:
         """The batch is the first of its iterator. If nothing was trained in the previous pass over
         the same data, that pass was an evaluation."""
-        if self._state.backwards and self._consumption.passed_in_vain(loader):
+        if self._state.backwards and self._consumption.last_pass_untrained(loader):
             self._interruptions.leave_out_pass()
             self._consumption.leave_out_pass()
         self._interruptions.note_pass()
@@ -190,7 +191,7 @@ class IterationMeter(Listener):
         iteration.wall, iteration.spent = clock.cut()
         iteration.counted = clock.counted
         trained = self._consumption.take(interruptions)
-        if self.loaders is not None and self.loaders.cycled:
+        if self.loaders.cycled:
             # soon the job trains on batches that it has kept, whose samples no one sees
             trained = trained._replace(counted=False, first_fetched_ahead=0.0)
         self._samples.add(iteration, trained, samples)

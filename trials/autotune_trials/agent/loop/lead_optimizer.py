@@ -20,7 +20,7 @@ SILENT = 50  # steps of other optimizers after which the lead counts as gone
 SILENT_AGAIN = 3
 
 
-class Lead:
+class LeadOptimizer:
     """Decides at every optimizer step."""
 
     def __init__(self) -> None:

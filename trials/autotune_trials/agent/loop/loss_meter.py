@@ -61,14 +61,13 @@ class LossMeter:
         loss = scalar(self._torch, value)
         self._current = [] if loss is None else [loss]
 
-    def end_step(self, keep: bool = True) -> None:
-        """The iteration ends; ``keep=False`` forgets its loss."""
-        if keep:
-            self._steps.append(self._current)
-        self._current, self._summed = [], 0
+    def end_step(self) -> None:
+        """The iteration ends."""
+        self._steps.append(self._current)
+        self.drop_current()
 
     def drop_current(self) -> None:
-        """Drop what was differentiated so far: it trained nothing."""
+        """Forget what was differentiated so far in the current step."""
         self._current, self._summed = [], 0
 
     def restart(self) -> None:
@@ -127,7 +126,3 @@ def read_scalars(torch: Any, tensors: list[Any]) -> list[float]:
                 float(v) for v in torch.stack([t.reshape(()).double() for t in tensors]).tolist()
             ]
         return [float(t) for t in tensors]
-
-
-def to_number(torch: Any, value: Any) -> float:
-    return float(value.item() if isinstance(value, torch.Tensor) else value)

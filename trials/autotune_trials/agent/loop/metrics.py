@@ -15,15 +15,15 @@ MOST = 100_000  # values kept of one metric
 
 
 class Metrics(Listener):
-    """``told``: name -> [(samples trained on before, value)]; a value is a number or a tensor with
-    one element."""
+    """``reported``: name -> [(samples trained on before, value)]; a value is a number or a tensor
+    with one element."""
 
     def __init__(self, torch: Any, samples: SampleCount) -> None:
         self._torch, self._samples = torch, samples
-        self.told: dict[str, list[tuple[float, Any]]] = {}
+        self.reported: dict[str, list[tuple[float, Any]]] = {}
         self._refused: set[str] = set()
 
-    def metric_told(self, name: str, value: Any) -> None:
+    def metric_reported(self, name: str, value: Any) -> None:
         number = scalar(self._torch, value)
         if number is None:
             if str(name) not in self._refused:
@@ -33,6 +33,6 @@ class Metrics(Listener):
                     f" ({type(value).__name__})"
                 )
             return
-        values = self.told.setdefault(str(name), [])
+        values = self.reported.setdefault(str(name), [])
         if len(values) < MOST:
             values.append((self._samples.total, number))

@@ -12,7 +12,7 @@ from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.controls.entry_modules import dynamo_graphs
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.facts.job_facts import loss_module
-from autotune_trials.agent.loop.fake_tensors import without_numbers
+from autotune_trials.agent.loop.fake_tensors import without_data
 from autotune_trials.agent.patches import modules
 from autotune_trials.protocol.messages import SessionMode
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # under `launch`: iterations within which every optimizer steps, or one of them never will; module
 # calls within which a process that trains has an optimizer or a backward
-LATEST = 1000
+LAUNCH_PATIENCE = 1000
 
 
 class ModuleWatch(Listener):
@@ -61,7 +61,7 @@ class ModuleWatch(Listener):
             waits = (
                 self._config.mode == SessionMode.LAUNCH
                 and not self._live.all_have_stepped
-                and self._state.iterations < LATEST
+                and self._state.iterations < LAUNCH_PATIENCE
             )
             if self._state.iterations >= self._config.warmup_steps and not waits:
                 self.watch(False)
@@ -94,7 +94,7 @@ class ModuleWatch(Listener):
             state.backwards or live.every_optimizer()
         ):
             self._calls += 1
-            if self._calls > LATEST:  # a process that does not train, e.g. an evaluation
+            if self._calls > LAUNCH_PATIENCE:  # a process that does not train, e.g. an evaluation
                 self.watch(False)
                 return
         if state.in_backward and module not in self._called_gradless:
@@ -119,7 +119,7 @@ class ModuleWatch(Listener):
                 if hasattr(module, "reduction"):
                     self._traits.loss_modules.add(loss_module(module))
                 return
-            if isinstance(module, torch.jit.ScriptModule) or without_numbers(first):
+            if isinstance(module, torch.jit.ScriptModule) or without_data(first):
                 return
             self._loop.learn_device(first.device)
             self._look_for_autocast()

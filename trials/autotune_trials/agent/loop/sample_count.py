@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from autotune_trials.agent.loop.batch_accounting import Trained
 
@@ -17,7 +17,7 @@ class SampleCount:
         self.total = 0.0
         self.counted = False
         # the first iteration, until the second shows how much of it was fetched ahead
-        self._first: Any = None
+        self._first: Iteration | None = None
 
     def start_over(self) -> None:
         """The next iteration is the first."""
@@ -25,12 +25,13 @@ class SampleCount:
 
     def add(self, iteration: Iteration, trained: Trained, given: float | None) -> None:
         """``iteration`` has ended; ``given``: its sample count, if the job reports one."""
-        samples, counted, iteration.wait_s, iteration.turnovers, fetched_ahead, _ = trained
+        iteration.wait_s, iteration.turnovers = trained.wait_s, trained.turnovers_s
+        samples, counted = trained.samples, trained.counted
         if given is not None:
             samples, counted = float(given), True
-        elif fetched_ahead and self._first is not None:
-            self._first.samples -= fetched_ahead
-            self.total -= fetched_ahead
+        elif self._first is not None:
+            self._first.samples -= trained.first_fetched_ahead
+            self.total -= trained.first_fetched_ahead
         self._first = None if iteration.index else iteration
         self.counted = self.counted or counted
         iteration.samples = samples if self.counted else 1.0

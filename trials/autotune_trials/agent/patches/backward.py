@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.loop.fake_tensors import without_numbers
+from autotune_trials.agent.loop.fake_tensors import without_data
 from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def install(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobTraits
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
             thread = get_ident()
             nested = thread in inside or running_graph() != -1
-            if nested or not patch.active or state.frozen or without_numbers(tensors):
+            if nested or not patch.active or state.frozen or without_data(tensors):
                 original(tensors, grad_tensors, *args, **kwargs)
                 return
             if kwargs.get("create_graph") or (len(args) > 1 and args[1]):
@@ -73,7 +73,7 @@ def install_grad(patches: PatchSet, torch: Any, loop: TrainingLoop, traits: JobT
 
             with outside():
                 loss = _plain(torch, args[0] if args else None)
-            if without_numbers(loss):  # dynamo traces the job's function
+            if without_data(loss):  # dynamo traces the job's function
                 return original(*args, **kwargs)
             with outside():
                 loop.start_functional(loss)

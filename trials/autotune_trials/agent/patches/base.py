@@ -12,7 +12,6 @@ from typing import Any
 _ABSENT = object()
 UNTRACED = "it belongs to autotune"  # why; dynamo quotes it where it breaks its graph
 after_fork: list[Callable[[], None]] = []  # called in forked children
-_fork_hooked: list[bool] = []  # not empty once our fork hook is registered
 
 
 def untraced(function: Callable[..., Any], why: str = "") -> Callable[..., Any]:
@@ -88,6 +87,9 @@ def _after_fork() -> None:
         function()
 
 
+os.register_at_fork(after_in_child=_after_fork)  # Python cannot unregister it
+
+
 class PatchSet:
     """Patches and other reversible changes, undone together in reverse order."""
 
@@ -116,12 +118,7 @@ class PatchSet:
         self._undo[name or f"undo {id(undo)}"] = undo
 
     def at_fork(self, function: Callable[[], None]) -> None:
-        """Call ``function`` in forked children. Python cannot unregister fork hooks, so a single
-        one calls all functions in a list.
-        """
-        if not _fork_hooked:
-            _fork_hooked.append(True)
-            os.register_at_fork(after_in_child=_after_fork)
+        """Call ``function`` in forked children."""
         after_fork.append(function)
         self.on_restore(lambda: after_fork.remove(function))
 

@@ -12,7 +12,6 @@ from typing import Any
 from autotune_trials.agent.bootstrap import import_hook
 from autotune_trials.agent.patches.base import PatchSet
 
-NAME = "dynamo's skipped folders"
 # Not those with functions that are traced with the job's model: the patches, and compile_mode's.
 FOLDERS = "core", "dataloader", "facts", "loop", "observers", "snapshots"
 FILES = (
@@ -40,5 +39,5 @@ def install(patches: PatchSet) -> None:
             found.SKIP_DIRS[:] = [path for path in found.SKIP_DIRS if path not in ours]
             found._recompile_re()
 
-    patches.on_restore(undo, NAME)
+    patches.on_restore(undo)
     import_hook.call("torch._dynamo.trace_rules", skip)

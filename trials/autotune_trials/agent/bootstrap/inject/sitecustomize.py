@@ -41,15 +41,13 @@ def _find_spaces(trials: str) -> str:
         os.path.join(beside, "autotune_spaces"),
         os.path.join(os.path.dirname(beside), "search_spaces", "autotune_spaces"),
     ]
-    listed = os.environ.get("AUTOTUNE_PACKAGES", "").split(os.pathsep)
-    places[:0] = [p for p in listed if os.path.basename(p.rstrip(os.sep)) == "autotune_spaces"]
     for place in places:
         if os.path.isfile(os.path.join(place, "__init__.py")):
             return place
     raise ImportError("autotune_spaces was not found in any of: " + ", ".join(places))
 
 
-def _wake(here: str) -> None:
+def _start_agent(here: str) -> None:
     # ``here`` is agent/bootstrap/inject below it
     trials = os.path.dirname(os.path.dirname(os.path.dirname(here)))
     _register("autotune_trials", trials)
@@ -59,7 +57,7 @@ def _wake(here: str) -> None:
     start.watch()
 
 
-def _complain() -> None:
+def _report_failure() -> None:
     import traceback
 
     try:
@@ -93,7 +91,7 @@ def _hand_over(here: str) -> None:
 _here = os.path.dirname(os.path.abspath(__file__))
 if os.environ.get("AUTOTUNE_SESSION"):
     try:
-        _wake(_here)
+        _start_agent(_here)
     except Exception:  # whatever it is, the job starts regardless
-        _complain()
+        _report_failure()
 _hand_over(_here)

@@ -134,8 +134,8 @@ class LoaderControl(Protocol):
         pin_memory, batch_size, in_order. ``None`` restores the job's own value. own_batch_size:
         apply batch_size only to loaders that the job builds with this batch size."""
 
-    def own(self, setting: str) -> Any:
-        """The value the job itself built the DataLoader with."""
+    def own_batch_size(self) -> int | None:
+        """The batch size the job itself built the DataLoader with; None if not known yet."""
 
 
 class Control(Protocol):

@@ -126,7 +126,7 @@ class BatchSize(Knob):
         if rule == "none" or value is None:
             return 1.0
         own = self.options.get("own_batch_size") or (
-            live.loader.own("batch_size") if live.loader is not None else None
+            live.loader.own_batch_size() if live.loader is not None else None
         )
         if not isinstance(own, int) or not isinstance(value, int):
             raise RuntimeError(

@@ -71,10 +71,6 @@ class Settings(NamedTuple):
             shadow.__dict__["timeout"] = 0
 
 
-# what a knob may override
-SETTINGS = (*Settings._fields, "batch_size", "own_batch_size")
-
-
 def rebatches(data: Any, loader: Any) -> bool:
     """Whether batches come from exactly torch's BatchSampler, so that only its size need change."""
     return type(loader.batch_sampler) is data.BatchSampler

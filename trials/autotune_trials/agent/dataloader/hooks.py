@@ -84,7 +84,7 @@ class LoaderHooks:
         self.given = self.credited = 0
         self.thread = 0  # id of the thread that begins the job's epochs
         self.training_state: TrackedLoader | None = None
-        self.known_facts: LoaderFacts | None = None
+        self.facts: LoaderFacts | None = None  # of the training loader
         # class of a loader that overrides _get_iterator, perhaps unseen by us
         self.makes_iterators = ""
         self.last_rebuild_s = 0.0
@@ -120,9 +120,6 @@ class LoaderHooks:
         return (
             self.last if self.last is not None and self.last[0] is self._training_iterator else None
         )
-
-    def facts(self) -> LoaderFacts | None:
-        return self.known_facts
 
     def set_stretch(self, on: bool) -> None:
         """Restart the training loader when it ends, so that the job's loop over it does not end.
@@ -234,7 +231,7 @@ class LoaderHooks:
             else None
         )
         if state is None or template is None:
-            return self.known_facts.length if self.known_facts is not None else None
+            return self.facts.length if self.facts is not None else None
         return epoch_batches(self.data, template, self._size(state, template))
 
     def credit_backward(self, doubtful: bool = False) -> None:
@@ -294,7 +291,7 @@ class LoaderHooks:
         template = iterator.template if iterator is not None else state.loader()
         if template is not None:
             try:
-                self.known_facts = describe(
+                self.facts = describe(
                     self.data,
                     template,
                     state.key,
@@ -390,7 +387,7 @@ class LoaderHooks:
         """Write the batch size into a loader not yet iterated, so that its len() is right."""
         if loader is None or state.key != self.selected or not rebatches(self.data, loader):
             return
-        state.note_batch_size(self.data, loader)
+        state.note_batch_size(loader)
         size = self._size(state, loader)
         state.holds_batch_size = size != state.batch_size
         if size != own_batch_size(self.data, loader):

@@ -232,7 +232,7 @@ class SwitchableIterator:
         self._own = Settings.of(template)
         self._version = hooks.version
         # also covers a subclass that sets its own sampler after construction
-        state.note_batch_size(data, template)
+        state.note_batch_size(template)
         want, size = hooks.wanted(state, self._own, template)
         if new:
             self.stream = IndexStream(
@@ -273,7 +273,7 @@ class SwitchableIterator:
         if idle is not None and want.persistent_workers and self._reusable(idle, want):
             if draws_seed:
                 iter(stream)
-                state.draw_seed(self._hooks.data, self.template)
+                state.draw_seed(self.template)
             self.settings, stream.tracks = want, not stream.iterable
             idle._index_sampler = stream
             self.source = idle

@@ -54,8 +54,9 @@ class TrackedLoader:
         known = self.hooks.training_state
         return known is not None and known is not self and self.key != known.key
 
-    def note_batch_size(self, data: Any, loader: Any) -> None:
+    def note_batch_size(self, loader: Any) -> None:
         """Note the job's own batch size, which it may change after it has built ``loader``."""
+        data = self.hooks.data
         if not self.holds_batch_size or not rebatches(data, loader):
             self.batch_size = own_batch_size(data, loader)
 
@@ -100,12 +101,14 @@ class TrackedLoader:
         self.idle = source
         return True
 
-    def draw_seed(self, data: Any, template: Any) -> None:
+    def draw_seed(self, template: Any) -> None:
         """Draw what torch's own iterator would draw here for its workers."""
-        data.torch.empty((), dtype=data.torch.int64).random_(generator=template.generator)
+        torch = self.hooks.data.torch
+        torch.empty((), dtype=torch.int64).random_(generator=template.generator)
 
-    def private_generator(self, data: Any) -> Any:
+    def private_generator(self) -> Any:
         self.rebuilds += 1
+        torch = self.hooks.data.torch
         # where torch will draw with it: the job may have set a default device
-        device = data.torch.empty(()).device
-        return data.torch.Generator(device).manual_seed(mixed_seed(self.seed, self.rebuilds))
+        device = torch.empty(()).device
+        return torch.Generator(device).manual_seed(mixed_seed(self.seed, self.rebuilds))

@@ -115,7 +115,7 @@ def job_facts(agent: Agent) -> JobFacts:
     touched.
     """
     torch, live = agent.torch, agent.live
-    loader: LoaderFacts | None = agent.loaders.facts()
+    loader: LoaderFacts | None = agent.loaders.facts
     # dynamo may have compiled something although no knob requested it
     compiles = agent.traits.compiles or (not agent.knobs.held and dynamo_graphs() > 0)
     counted = agent.samples.counted and agent.state.iterations > 0
@@ -201,7 +201,7 @@ def fingerprint(agent: Agent) -> dict[str, Any]:
     live = agent.live
     modules = [m for e in live.entries for m in e.module.modules()]
     parameters = live.parameters()
-    loader = agent.loaders.facts()
+    loader = agent.loaders.facts
     return {
         "optimizers": [_settings(o) for o in live.optimizers],
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),

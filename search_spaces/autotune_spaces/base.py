@@ -203,6 +203,7 @@ class Knob(ABC):
     costly: bool = False
     loader: bool = False  # True if it affects how batches are delivered, not the computation
     in_graph: bool = False  # True if compiled code depends on it: switching it recompiles
+    ordered: bool = True  # numbers are tried in ascending order
     range: str = ""  # the values in words, for tables: "0, 1, 2, 4 … cores"
     allowed: tuple[Value, ...] = ()  # all its values; (): there are others, see check_value
     example: Value = True  # a value other than the usual one, for the card and for tests
@@ -258,8 +259,6 @@ class Knob(ABC):
         if self.ordered and all(isinstance(v, (int, float)) for v in values):
             values.sort()
         return Domain(tuple(values), own)
-
-    ordered: bool = True
 
     def scope_of(self, value: Value) -> Scope:
         """Whether ``value`` can be tried in a running job, or only in one started with it."""

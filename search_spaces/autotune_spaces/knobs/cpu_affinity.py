@@ -43,7 +43,6 @@ class CpuAffinity(Knob):
     scope = Scope.PROCESS
     # on fewer cores torch uses fewer threads, unless the job sets their number
     numerics = Numerics.ROUNDING
-    ordered = False
     example = "0-3"
     range = "all, physical, gpu-node (CUDA), node-0 …, or CPUs such as 0-3,8"
     card = Card(

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Undone, Value
-from autotune_spaces.domains import need_convolutions, need_cuda, refuse_deterministic, whole
+from autotune_spaces.domains import need_convolutions, need_cuda, not_whole, refuse_deterministic
 from autotune_spaces.facts import JobFacts, Machine
 
 VARIABLE = "AUTOTUNE_KNOB_CUDNN_BENCHMARK_LIMIT"
@@ -49,7 +49,7 @@ class CudnnBenchmarkLimit(Knob):
         return [10, 0]
 
     def check_value(self, value: Value) -> str | None:
-        return whole(value, 0)
+        return not_whole(value, 0)
 
     def active(self, config: Config, defaults: Config) -> bool:
         return config.get("cudnn_benchmark", defaults.get("cudnn_benchmark")) is not False

@@ -46,7 +46,6 @@ class ViaKnob(Knob):
         self.variable, self.words = _split(self.via)
         if self.switch:
             self.range = "true, false"
-        self.ordered = all(isinstance(v, (int, float)) for v in self.values or ())
 
     @property
     def switch(self) -> bool:

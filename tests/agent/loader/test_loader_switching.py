@@ -216,7 +216,7 @@ def test_a_held_batch_size_leaves_the_one_that_the_job_set_meanwhile(hook):
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(40), batch_size=4)
     loader.batch_sampler.batch_size = 20
-    hooks.selected = hooks.state_of(loader).key
+    hooks.selected = hooks.tracked(loader).key
     hooks.training.set(batch_size=10)
     assert len(loader) == 4 and [len(batch) for batch in loader] == [10] * 4
     hooks.uninstall()
@@ -436,7 +436,7 @@ def test_abandoned_iterator_ends_its_workers(hook, change):
 def test_persistent_workers_set_by_a_knob_live_from_epoch_to_epoch(hook):
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(24), batch_size=4)
-    hooks.selected = hooks.state_of(loader).key
+    hooks.selected = hooks.tracked(loader).key
     hooks.training.set(num_workers=2, persistent_workers=True)
     pids = []
     for _ in range(3):
@@ -454,7 +454,7 @@ def test_persistent_workers_set_by_a_knob_live_on_where_batches_are_counted(hook
     """
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(24), batch_size=4)
-    hooks.selected = hooks.state_of(loader).key
+    hooks.selected = hooks.tracked(loader).key
     hooks.training.set(num_workers=2, persistent_workers=True)
     pids, iterators = [], []
     for _ in range(3):
@@ -472,7 +472,7 @@ def test_persistent_workers_set_by_a_knob_live_on_where_batches_are_counted(hook
 def test_persistent_workers_of_the_job_end_with_each_epoch_if_a_knob_says_so(hook):
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(24), batch_size=4, num_workers=2, persistent_workers=True)
-    hooks.selected = hooks.state_of(loader).key
+    hooks.selected = hooks.tracked(loader).key
     hooks.training.set(persistent_workers=False)
     for _ in range(2):
         assert flat(train(hooks, loader)) == list(range(24))
@@ -506,7 +506,7 @@ def test_dataset_changed_between_epochs_is_seen_by_workers_a_knob_keeps(hook, ne
     dataset = Subset(table, range(12)) if nested else table
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(dataset, batch_size=4)
-    hooks.selected = hooks.state_of(loader).key
+    hooks.selected = hooks.tracked(loader).key
     hooks.training.set(num_workers=1, persistent_workers=True)
     changes = [
         lambda: setattr(table, "scale", 10),
@@ -544,7 +544,7 @@ def test_functions_changed_between_epochs_are_seen_by_workers_a_knob_keeps(hook)
     factor, resize = 4, Resize()
     loader = DataLoader(Numbers(12), batch_size=4, collate_fn=resize)
     hooks, _ = hook(mode="fixed")
-    hooks.selected = hooks.state_of(loader).key
+    hooks.selected = hooks.tracked(loader).key
     hooks.training.set(num_workers=1, persistent_workers=True)
 
     def rows():

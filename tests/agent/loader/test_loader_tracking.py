@@ -151,10 +151,10 @@ def test_a_loader_built_around_a_held_batch_sampler_is_of_the_same_family(hook):
     """As accelerate does: it must not mistake the batch size held by a knob for the job's own."""
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(40), batch_size=4)
-    first = hooks.state_of(loader)
+    first = hooks.tracked(loader)
     hooks.selected = first.key
     hooks.training.set(batch_size=8, num_workers=1)
-    state = hooks.state_of(DataLoader(Numbers(40), batch_sampler=loader.batch_sampler))
+    state = hooks.tracked(DataLoader(Numbers(40), batch_sampler=loader.batch_sampler))
     assert (state.key, state.batch_size) == (first.key, 4)
 
 

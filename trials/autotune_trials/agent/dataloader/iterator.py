@@ -295,7 +295,7 @@ class SwitchableIterator:
         hooks.tell(hooks.events.epoch_ended, state)
         stepped, self._iterations_before = self._stepped(), hooks.loop.iterations
         hooks.withheld = hooks.withheld or (hooks.cached and self.credited and not stepped)
-        if hooks.stretch and stepped and self.credited and state is hooks.training_state:
+        if hooks.stretch and stepped and self.credited and state is hooks.training_loader:
             persistent = self._own.persistent_workers and self._own.num_workers > 0
             state.passes += 1
             starts = 2 if self._own.num_workers and not persistent else 1

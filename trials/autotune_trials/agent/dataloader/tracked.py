@@ -44,14 +44,14 @@ class TrackedLoader:
 
     @property
     def training(self) -> bool:
-        return self.hooks.training_state is self
+        return self.hooks.training_loader is self
 
     @property
     def is_other(self) -> bool:
         """Whether another loader is known to be the one trained on; a loader rebuilt for every
         epoch counts as the same.
         """
-        known = self.hooks.training_state
+        known = self.hooks.training_loader
         return known is not None and known is not self and self.key != known.key
 
     def note_batch_size(self, loader: Any) -> None:
@@ -66,7 +66,7 @@ class TrackedLoader:
         """
         if self.passes > 1:
             return self
-        last = self.hooks.training_state
+        last = self.hooks.training_loader
         return last if last is not None and last is not self and last.key == self.key else None
 
     def ahead(self, count: int) -> list[Any]:

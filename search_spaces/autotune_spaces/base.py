@@ -32,6 +32,8 @@ from autotune_spaces.facts import JobFacts, Machine
 Value = str | int | float | bool | None
 Config = Mapping[str, Value]
 
+VARIABLE_PREFIX = "AUTOTUNE_KNOB_"  # see Knob.own_variable
+
 
 class Scope(str, enum.Enum):
     """When a knob can be set."""
@@ -322,9 +324,14 @@ class Knob(ABC):
         rest = {name: text for name, text in start.env.items() if name not in self.variables}
         return replace(start, env=rest | self.environment(value))
 
+    @property
+    def own_variable(self) -> str:
+        """The environment variable that sets this knob, if torch itself reads none for it."""
+        return VARIABLE_PREFIX + self.name.upper()
+
     def at_start(self, environ: Mapping[str, str]) -> None:
-        """Act on :meth:`environment` when a Python process of the command starts. Called if the
-        variable ``AUTOTUNE_KNOB_<NAME OF THE KNOB>`` is set."""
+        """Act on :meth:`environment` when a Python process of the command starts. Called if
+        :attr:`own_variable` is set."""
 
     def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
         """Act on :meth:`environment` right after ``import torch``, for variables that torch itself

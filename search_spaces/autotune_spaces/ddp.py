@@ -112,18 +112,14 @@ class DdpSwitch(Knob):
         return [False, True]
 
     def environment(self, value: Value) -> dict[str, str]:
-        return {self._variable: "1" if value else "0"}
+        return {self.own_variable: "1" if value else "0"}
 
     def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
-        if environ.get(self._variable) in ("0", "1"):
-            override(torch, self.name, environ[self._variable] == "1")
+        if environ.get(self.own_variable) in ("0", "1"):
+            override(torch, self.name, environ[self.own_variable] == "1")
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         return mismatch(live, value, lambda ddp: bool(getattr(ddp, self.name)))
 
     def snippet(self, value: Value) -> str:
         return f"DistributedDataParallel(..., {self.name}={value})"
-
-    @property
-    def _variable(self) -> str:
-        return f"AUTOTUNE_KNOB_{self.name.upper()}"

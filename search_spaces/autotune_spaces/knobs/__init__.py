@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from autotune_spaces.base import Knob, Value
-
-VARIABLE_PREFIX = "AUTOTUNE_KNOB_"  # of variables read by the knob, because torch reads none for it
+from autotune_spaces.base import VARIABLE_PREFIX, Knob, Value
 
 _KNOBS = """
     num_workers

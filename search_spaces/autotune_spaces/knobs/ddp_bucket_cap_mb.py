@@ -10,7 +10,6 @@ from autotune_spaces.ddp import ddp_of, mismatch, override
 from autotune_spaces.domains import neither_unset_nor_mib
 from autotune_spaces.facts import JobFacts, Machine
 
-VARIABLE = "AUTOTUNE_KNOB_DDP_BUCKET_CAP_MB"
 SIZES_MIB = (1, 5, 10, 50, 100, 200, 400)
 # torch's defaults: a first bucket of 1 MiB, then 25 MiB each
 FIRST_MIB, USUAL_MIB = 1, 25
@@ -71,10 +70,10 @@ class DdpBucketCapMb(Knob):
         return neither_unset_nor_mib(value)
 
     def environment(self, value: Value) -> dict[str, str]:
-        return {VARIABLE: str(value)}
+        return {self.own_variable: str(value)}
 
     def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
-        text = environ.get(VARIABLE, "")
+        text = environ.get(self.own_variable, "")
         if text == "unset" or text.isdigit():
             override(torch, "bucket_cap_mb", int(text) if text.isdigit() else None)
 

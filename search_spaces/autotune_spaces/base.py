@@ -215,12 +215,14 @@ class Knob(ABC):
     # values that prepare() sets from what it finds on the machine: environment() alone may miss it
     looked_up: tuple[Value, ...] = ()
 
-    def __init__(self, values: Sequence[Value] | None = None, **options: Value) -> None:
+    def __init__(
+        self, values: Sequence[Value] | None = None, options: Mapping[str, Value] | None = None
+    ) -> None:
         """``values``: the user's values, tried instead of the knob's own choice; ``options``: e.g.
         lr_scaling.
         """
         self.values = None if values is None else tuple(values)
-        self.options = options
+        self.options = dict(options or {})
 
     @abstractmethod
     def current(self, machine: Machine, job: JobFacts) -> Value:

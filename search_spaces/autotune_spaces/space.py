@@ -275,7 +275,7 @@ def _via(name: str, description: Any, command: Sequence[str], path: tuple[str | 
     if numerics not in classes:
         raise _not_one_of(classes, numerics, (*path, "numerics"), f"numerics is {numerics!r}")
     try:
-        knob = ViaKnob(name, None, via=via, numerics=numerics)
+        knob = ViaKnob(name, options={"via": via, "numerics": numerics})
     except ValueError as error:
         raise SpaceError(
             (*path, "via"),

@@ -1,8 +1,10 @@
 """Watches notable calls made from the job's own lines on the training thread.
 
-    readouts   tensors turned into Python numbers, lists, arrays, text; explicit waits for the device
-    copies     tensors made of arrays and lists, tensors made on the host and then moved, moves to the device
-    outputs    prints, log lines, files written
+    readouts      tensors turned into Python numbers, lists, arrays, text; explicit waits for the device
+    copies        tensors made of arrays and lists, tensors made on the host and then moved, moves to the device
+    casts         half precision raised to float32
+    collectives   exchanges between ranks
+    outputs       prints, log lines, files written, garbage collections that the job requests
 
 Only the outermost call counts: a ``print`` of a tensor is one print, not the forty calls that
 format it.
@@ -92,7 +94,7 @@ class CallObserver(Observer):
             fields.update(more())
         return fields
 
-    # ------------------------------------------------------------ used by readouts, copies, outputs
+    # ------------------------------------------------------------ used by the kinds of calls
 
     def watch_calls(
         self,

@@ -32,6 +32,8 @@ from autotune_spaces.facts import JobFacts, Machine
 Value = str | int | float | bool | None
 Config = Mapping[str, Value]
 
+VARIABLE_PREFIX = "AUTOTUNE_KNOB_"  # see Knob.own_variable
+
 
 class Scope(str, enum.Enum):
     """When a knob can be set."""
@@ -134,8 +136,8 @@ class LoaderControl(Protocol):
         pin_memory, batch_size, in_order. ``None`` restores the job's own value. own_batch_size:
         apply batch_size only to loaders that the job builds with this batch size."""
 
-    def own(self, setting: str) -> Any:
-        """The value the job itself built the DataLoader with."""
+    def own_batch_size(self) -> int | None:
+        """The batch size the job itself built the DataLoader with; None if not known yet."""
 
 
 class Control(Protocol):
@@ -203,6 +205,7 @@ class Knob(ABC):
     costly: bool = False
     loader: bool = False  # True if it affects how batches are delivered, not the computation
     in_graph: bool = False  # True if compiled code depends on it: switching it recompiles
+    ordered: bool = True  # numbers are tried in ascending order
     range: str = ""  # the values in words, for tables: "0, 1, 2, 4 … cores"
     allowed: tuple[Value, ...] = ()  # all its values; (): there are others, see check_value
     example: Value = True  # a value other than the usual one, for the card and for tests
@@ -212,12 +215,14 @@ class Knob(ABC):
     # values that prepare() sets from what it finds on the machine: environment() alone may miss it
     looked_up: tuple[Value, ...] = ()
 
-    def __init__(self, values: Sequence[Value] | None = None, **options: Value) -> None:
+    def __init__(
+        self, values: Sequence[Value] | None = None, options: Mapping[str, Value] | None = None
+    ) -> None:
         """``values``: the user's values, tried instead of the knob's own choice; ``options``: e.g.
         lr_scaling.
         """
         self.values = None if values is None else tuple(values)
-        self.options = options
+        self.options = dict(options or {})
 
     @abstractmethod
     def current(self, machine: Machine, job: JobFacts) -> Value:
@@ -258,8 +263,6 @@ class Knob(ABC):
         if self.ordered and all(isinstance(v, (int, float)) for v in values):
             values.sort()
         return Domain(tuple(values), own)
-
-    ordered: bool = True
 
     def scope_of(self, value: Value) -> Scope:
         """Whether ``value`` can be tried in a running job, or only in one started with it."""
@@ -323,9 +326,14 @@ class Knob(ABC):
         rest = {name: text for name, text in start.env.items() if name not in self.variables}
         return replace(start, env=rest | self.environment(value))
 
+    @property
+    def own_variable(self) -> str:
+        """The environment variable that sets this knob, if torch itself reads none for it."""
+        return VARIABLE_PREFIX + self.name.upper()
+
     def at_start(self, environ: Mapping[str, str]) -> None:
-        """Act on :meth:`environment` when a Python process of the command starts. Called if the
-        variable ``AUTOTUNE_KNOB_<NAME OF THE KNOB>`` is set."""
+        """Act on :meth:`environment` when a Python process of the command starts. Called if
+        :attr:`own_variable` is set."""
 
     def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
         """Act on :meth:`environment` right after ``import torch``, for variables that torch itself

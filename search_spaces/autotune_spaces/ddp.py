@@ -4,9 +4,9 @@ torch reads no environment variable for these arguments, and they only matter at
 knob puts its value into a variable of its own, and right after ``import torch`` the constructor is
 patched to use that value, whoever calls it:
 
-    AUTOTUNE_KNOB_…=50 ─▶ at_import ─▶ give(torch, "bucket_cap_mb", 50) ─▶ DistributedDataParallel(model, …) of the job,
-                                                                          of accelerate, Lightning
-                                                                          or the Trainer
+    AUTOTUNE_KNOB_…=50 ─▶ at_import ─▶ override(torch, "bucket_cap_mb", 50)
+                                       ─▶ DistributedDataParallel(model, …) of the job,
+                                          of accelerate, Lightning or the Trainer
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from autotune_spaces.base import Knob, LiveJob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.facts import DdpFacts, JobFacts, Machine
 
-_GIVEN = "_autotune_given"  # attribute of the class: argument -> value
+_OVERRIDES = "_autotune_overrides"  # attribute of the class: argument -> value
 
 
 def ddp_of(job: JobFacts) -> DdpFacts:
@@ -54,21 +54,21 @@ def _without(job: JobFacts) -> str:
     return "the job trains in one process, without DistributedDataParallel"
 
 
-def give(torch: Any, name: str, value: Any) -> None:
+def override(torch: Any, name: str, value: Any) -> None:
     """Make every later DistributedDataParallel use ``name=value``, whatever the caller passes.
     Idempotent.
     """
     cls = torch.nn.parallel.DistributedDataParallel
-    given: dict[str, Any] | None = vars(cls).get(_GIVEN)
-    if given is None:
-        given = {}
-        setattr(cls, _GIVEN, given)
-        cls.__init__ = _built_with(cls.__init__, given)
-    given[name] = value
+    overrides: dict[str, Any] | None = vars(cls).get(_OVERRIDES)
+    if overrides is None:
+        overrides = {}
+        setattr(cls, _OVERRIDES, overrides)
+        cls.__init__ = _overriding(cls.__init__, overrides)
+    overrides[name] = value
 
 
-def _built_with(original: Any, given: dict[str, Any]) -> Any:
-    """A constructor that overrides its arguments with ``given``; it keeps the signature, which
+def _overriding(original: Any, overrides: dict[str, Any]) -> Any:
+    """A constructor that overrides its arguments with ``overrides``; it keeps the signature, which
     Lightning reads.
     """
     signature = inspect.signature(original)
@@ -77,14 +77,14 @@ def _built_with(original: Any, given: dict[str, Any]) -> Any:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         bound = signature.bind(self, *args, **kwargs)
         bound.arguments.update(
-            (name, value) for name, value in given.items() if name in signature.parameters
+            (name, value) for name, value in overrides.items() if name in signature.parameters
         )
         original(*bound.args, **bound.kwargs)
 
     return __init__
 
 
-def unlike(live: LiveJob, wanted: Any, found: Any) -> str | None:
+def mismatch(live: LiveJob, wanted: Any, found: Any) -> str | None:
     """Why a value did not take effect, or None. ``found`` reads it back from a
     DistributedDataParallel.
     """
@@ -112,18 +112,14 @@ class DdpSwitch(Knob):
         return [False, True]
 
     def environment(self, value: Value) -> dict[str, str]:
-        return {self._variable: "1" if value else "0"}
+        return {self.own_variable: "1" if value else "0"}
 
     def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
-        if environ.get(self._variable) in ("0", "1"):
-            give(torch, self.name, environ[self._variable] == "1")
+        if environ.get(self.own_variable) in ("0", "1"):
+            override(torch, self.name, environ[self.own_variable] == "1")
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
-        return unlike(live, value, lambda ddp: bool(getattr(ddp, self.name)))
+        return mismatch(live, value, lambda ddp: bool(getattr(ddp, self.name)))
 
     def snippet(self, value: Value) -> str:
         return f"DistributedDataParallel(..., {self.name}={value})"
-
-    @property
-    def _variable(self) -> str:
-        return f"AUTOTUNE_KNOB_{self.name.upper()}"

@@ -6,6 +6,9 @@ from autotune_spaces.base import NotApplicable, Value
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
 NO_LOADER = "no DataLoader was iterated"  # why a knob of the loader had no effect
+DEFAULT_PREFETCH = 2  # torch's prefetch_factor, of a DataLoader with workers
+# instructions without which a CPU emulates bfloat16, which is slower
+BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 
 
 def doubling(limit: int) -> list[int]:
@@ -98,8 +101,15 @@ def refuse_deterministic(job: JobFacts) -> None:
         )
 
 
-def whole(value: Value, least: int) -> str | None:
+def not_whole(value: Value, least: int) -> str | None:
     """Why ``value`` is not a whole number of at least ``least``, or None if it is."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return None
     return f"{value!r} is not a whole number ≥ {least}"
+
+
+def neither_unset_nor_mib(value: Value) -> str | None:
+    """Why ``value`` is neither "unset" nor a number of MiB, or None if it is one of them."""
+    if value == "unset" or not_whole(value, 1) is None:
+        return None
+    return f"{value!r} is neither 'unset' nor a whole number of MiB ≥ 1"

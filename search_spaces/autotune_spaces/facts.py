@@ -108,9 +108,8 @@ class ProcessFacts:
     open_files: int = 0
     most_files: int = 0  # RLIMIT_NOFILE
     host: str = ""  # name of its machine
-    children: int = (
-        0  # processes that it has started by multiprocessing, DataLoader workers included
-    )
+    # processes that it has started by multiprocessing, DataLoader workers included
+    children: int = 0
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from autotune_spaces.knobs.via import ViaKnob
 from autotune_spaces.shell_line import filled_command, shell_line
 
 VIA_KEYS = ("via", "values", "default", "numerics")
-_UNSET: Any = object()
 
 
 class SpaceError(Exception):
@@ -76,14 +75,13 @@ def load_space(definition: Any, *, command: Sequence[str] = ()) -> SearchSpace:
         )
     entries = {_name(key): value for key, value in definition.items()}
     name = entries.pop("preset", None)
-    excluded = _excluded(entries.pop("exclude", _UNSET), entries)
+    excluded = _excluded(entries.pop("exclude", None), entries)
     if name is None and excluded:
         raise SpaceError(
             ("exclude",), "exclude without a preset to exclude from", "preset: auto next to it"
         )
     merged: dict[str, Any] = {} if name is None else dict(load_preset(name, ("preset",)).knobs)
-    for knob, description in entries.items():
-        merged[knob] = description
+    merged.update(entries)
     if not merged:
         raise SpaceError((), "search_space is empty", "the name of a preset, or a mapping of knobs")
     for knob in excluded:
@@ -156,7 +154,7 @@ def _name(key: Any) -> str:
 
 
 def _excluded(value: Any, entries: Mapping[str, Any]) -> tuple[str, ...]:
-    if value is _UNSET or value is None:
+    if value is None:
         return ()
     if isinstance(value, str):
         value = [value]
@@ -277,7 +275,7 @@ def _via(name: str, description: Any, command: Sequence[str], path: tuple[str | 
     if numerics not in classes:
         raise _not_one_of(classes, numerics, (*path, "numerics"), f"numerics is {numerics!r}")
     try:
-        knob = ViaKnob(name, None, via=via, numerics=numerics)
+        knob = ViaKnob(name, options={"via": via, "numerics": numerics})
     except ValueError as error:
         raise SpaceError(
             (*path, "via"),

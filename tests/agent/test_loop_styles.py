@@ -24,9 +24,9 @@ from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
 from autotune.job.spec import JobSpec, SideEffects
 from autotune_spaces.base import NotApplicable, SearchSpace
+from autotune_spaces.domains import BFLOAT16_FLAGS
 from autotune_spaces.facts import JobFacts
 from autotune_spaces.knobs import create
-from autotune_spaces.knobs.amp_dtype import CPU_FLAGS
 from autotune_spaces.machine import cpu
 from autotune_trials.protocol.messages import Block, KnobChoice, Record
 
@@ -34,7 +34,7 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 STEPS = 50
 KNOBS = {"num_workers": 1, "optimizer_impl": "foreach", "amp_dtype": "bfloat16"}
 # also withdrawn on this machine, where a CPU emulates bfloat16
-HERE = set() if cpu()[1].intersection(CPU_FLAGS) else {"amp_dtype"}
+HERE = set() if cpu()[1].intersection(BFLOAT16_FLAGS) else {"amp_dtype"}
 Step = dict[str, float]
 
 

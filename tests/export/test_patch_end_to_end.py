@@ -12,7 +12,7 @@ import pytest
 from patch_sources import comments
 from recorded_jobs import make_tuned, record
 
-from autotune_spaces.knobs.amp_dtype import CPU_FLAGS
+from autotune_spaces.domains import BFLOAT16_FLAGS
 from autotune_spaces.machine import cpu
 
 PROGRAM = '''"""Learn to tell noise from noise."""
@@ -104,7 +104,7 @@ KNOBS = {
     "matmul_precision": "medium",
 }
 WORDS = ("train.py", "--epochs", "3")
-HERE = bool(cpu()[1].intersection(CPU_FLAGS))  # else launch refuses both
+HERE = bool(cpu()[1].intersection(BFLOAT16_FLAGS))  # else launch refuses both
 if not HERE:
     del KNOBS["amp_dtype"], KNOBS["matmul_precision"]
 

@@ -59,10 +59,10 @@ def make(tmp_path):
 
     def make(*words: str, **more) -> LocalExecutor:
         knobs = (
-            Workers(lr_scaling="none"),
+            Workers(options={"lr_scaling": "none"}),
             Arena(),
-            ViaKnob("dtype", ["f32", "bf16"], via="--dtype {}", default="f32"),
-            ViaKnob("width", [8, 16], default=8),
+            ViaKnob("dtype", ["f32", "bf16"], {"via": "--dtype {}", "default": "f32"}),
+            ViaKnob("width", [8, 16], {"default": 8}),
         )
         spec = JobSpec(
             "job",

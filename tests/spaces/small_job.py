@@ -36,14 +36,14 @@ class Loader:
     def __init__(self, dataset: TensorDataset) -> None:
         self.dataset, self.overrides = dataset, {}  # type: ignore[var-annotated]
 
-    def own(self, setting: str) -> Any:
-        return OWN_LOADER[setting]
+    def own_batch_size(self) -> Any:
+        return OWN_LOADER["batch_size"]
 
     def set(self, **settings: Any) -> None:
         assert set(settings) <= set(OWN_LOADER), settings
         for name, value in settings.items():
             self.overrides.pop(name, None)
-            if value is not None and value != self.own(name):
+            if value is not None and value != OWN_LOADER[name]:
                 self.overrides[name] = value
 
     def build(self) -> DataLoader:

@@ -22,7 +22,7 @@ ECHO = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ.get('DT
 
 
 def via(template: str, **options):  # type: ignore[no-untyped-def]
-    return ViaKnob("dtype", ("a", "b"), via=template, default="a", **options)
+    return ViaKnob("dtype", ("a", "b"), {"via": template, "default": "a", **options})
 
 
 @pytest.mark.parametrize(

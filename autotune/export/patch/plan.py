@@ -27,8 +27,7 @@ from autotune.export.patch.transfers import non_blocking
 from autotune.export.patch.wrapper import ARGUMENT, wrapper_argument
 from autotune.export.shell_words import shown
 from autotune.export.tuned import TunedConfig
-from autotune_spaces.base import Knob, Value
-from autotune_spaces.knobs import VARIABLE_PREFIX
+from autotune_spaces.base import VARIABLE_PREFIX, Knob, Value
 from autotune_spaces.knobs.via import ViaKnob
 
 CPU_NUMBERS = re.compile(r"[\d,-]+")  # such as 0-3,8

@@ -12,9 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from autotune_spaces.base import Knob, Value
-
-VARIABLE_PREFIX = "AUTOTUNE_KNOB_"  # of variables read by the knob, because torch reads none for it
+from autotune_spaces.base import VARIABLE_PREFIX, Knob, Value
 
 _KNOBS = """
     num_workers
@@ -83,14 +81,11 @@ def create(
         KeyError: no such knob.
         ValueError: the options are invalid; ``str()`` says why.
     """
-    options = dict(options or {})
-    if taken := sorted({"self", "name", "values"} & options.keys()):
-        raise ValueError(f"no option is called '{taken[0]}'")
-    if "via" in options:
+    if options and "via" in options:
         from autotune_spaces.knobs.via import ViaKnob
 
-        return ViaKnob(name, values, **options)
-    return kind(name)(values, **options)
+        return ViaKnob(name, values, options)
+    return kind(name)(values, options)
 
 
 def at_start(environ: Mapping[str, str]) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
+from autotune_spaces.domains import BFLOAT16_FLAGS
 from autotune_spaces.facts import JobFacts, Machine
 
 WORDS = ("off", "bfloat16", "float16")
-# without one of these a CPU emulates bfloat16, which is slower
-CPU_FLAGS = ("avx512_bf16", "amx_bf16")
 BFLOAT16_CAPABILITY = (8, 0)  # first CUDA generation whose tensor cores have bfloat16
 CASTABLE = ("Linear", "Bilinear", "Conv", "LSTM", "GRU", "RNN", "MultiheadAttention", "Transformer")
 
@@ -21,7 +20,6 @@ class AmpDtype(Knob):
     in_graph = True
     # 16-bit attention uses another kernel there, and dropout vectorizes differently
     redraws = ("cuda",)
-    ordered = False
     example = "bfloat16"
     allowed = WORDS
     range = "off, bfloat16, float16 (CUDA)"
@@ -96,8 +94,8 @@ class AmpDtype(Knob):
         if value == "bfloat16":
             if machine.device_count > 1 and any(m.name == "DataParallel" for m in job.models):
                 return "nn.DataParallel's threads take CUDA's own dtype for autocast, float16"
-            if job.device == "cpu" and not machine.cpu_flags.intersection(CPU_FLAGS):
-                return f"this CPU has no bfloat16 instructions ({' or '.join(CPU_FLAGS)})"
+            if job.device == "cpu" and not machine.cpu_flags.intersection(BFLOAT16_FLAGS):
+                return f"this CPU has no bfloat16 instructions ({' or '.join(BFLOAT16_FLAGS)})"
             if job.device == "cuda" and machine.compute_capability < BFLOAT16_CAPABILITY:
                 return (
                     f"{machine.device_name or 'this GPU'} has no bfloat16 units (compute capability"

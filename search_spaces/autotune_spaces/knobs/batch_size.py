@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import NO_LOADER, loader_of, repeated_loader_of, whole
+from autotune_spaces.domains import NO_LOADER, loader_of, not_whole, repeated_loader_of
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
 FACTORS = (1, 2, 4, 8)  # a smaller batch sees fewer samples in as many steps: no loss check passes
@@ -109,7 +109,7 @@ class BatchSize(Knob):
         )
 
     def check_value(self, value: Value) -> str | None:
-        return whole(value, 1)
+        return not_whole(value, 1)
 
     def apply(self, live: LiveJob, value: Value) -> None:
         """Raises RuntimeError if a learning-rate rule is requested before the job's own batch size
@@ -126,7 +126,7 @@ class BatchSize(Knob):
         if rule == "none" or value is None:
             return 1.0
         own = self.options.get("own_batch_size") or (
-            live.loader.own("batch_size") if live.loader is not None else None
+            live.loader.own_batch_size() if live.loader is not None else None
         )
         if not isinstance(own, int) or not isinstance(value, int):
             raise RuntimeError(

@@ -26,7 +26,6 @@ class CompileMode(Knob):
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
     start_up_cost = True
-    ordered = False
     example = "default"
     allowed = WORDS
     range = (

@@ -24,7 +24,6 @@ from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.gpus import near, near_gpus, slot_of
 from autotune_spaces.topology import Topology, as_list, parse_list, read
 
-VARIABLE = "AUTOTUNE_KNOB_CPU_AFFINITY"
 # the original CPUs of the command's first Python process, passed on to its children
 OWN_VARIABLE = "AUTOTUNE_OWN_CPUS"
 NODE = re.compile(r"node-(\d+)")
@@ -43,7 +42,6 @@ class CpuAffinity(Knob):
     scope = Scope.PROCESS
     # on fewer cores torch uses fewer threads, unless the job sets their number
     numerics = Numerics.ROUNDING
-    ordered = False
     example = "0-3"
     range = "all, physical, gpu-node (CUDA), node-0 …, or CPUs such as 0-3,8"
     card = Card(
@@ -122,10 +120,10 @@ class CpuAffinity(Knob):
         }
 
     def environment(self, value: Value) -> dict[str, str]:
-        return {VARIABLE: str(value)}
+        return {self.own_variable: str(value)}
 
     def at_start(self, environ: Mapping[str, str]) -> None:
-        value = environ.get(VARIABLE, "")
+        value = environ.get(self.own_variable, "")
         own = parse_list(environ.get(OWN_VARIABLE, "")) or frozenset(os.sched_getaffinity(0))
         if not value or self.check_value(value):
             return

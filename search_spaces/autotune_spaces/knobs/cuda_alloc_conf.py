@@ -24,7 +24,6 @@ class CudaAllocConf(Knob):
     scope = Scope.PROCESS
     numerics = Numerics.EXACT
     variables = VARIABLES
-    ordered = False
     example = "expandable_segments:True"
     range = "unset, expandable_segments:True, backend:cudaMallocAsync (CUDA)"
     card = Card(

@@ -9,8 +9,6 @@ from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, S
 from autotune_spaces.domains import need_convolutions, need_cuda, refuse_deterministic
 from autotune_spaces.facts import JobFacts, Machine
 
-VARIABLE = "AUTOTUNE_KNOB_CUDNN_BENCHMARK"
-
 
 class CudnnBenchmark(Knob):
     """A process knob: PyTorch caches the plan chosen for a shape for the life of the process, and
@@ -54,11 +52,11 @@ class CudnnBenchmark(Knob):
         return [False, True]
 
     def environment(self, value: Value) -> dict[str, str]:
-        return {VARIABLE: "1" if value else "0"}
+        return {self.own_variable: "1" if value else "0"}
 
     def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
-        if environ.get(VARIABLE) in ("0", "1"):
-            torch.backends.cudnn.benchmark = environ[VARIABLE] == "1"
+        if environ.get(self.own_variable) in ("0", "1"):
+            torch.backends.cudnn.benchmark = environ[self.own_variable] == "1"
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         if live.torch.backends.cudnn.benchmark is not value:

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Undone, Value
-from autotune_spaces.domains import need_convolutions, need_cuda, refuse_deterministic, whole
+from autotune_spaces.domains import need_convolutions, need_cuda, not_whole, refuse_deterministic
 from autotune_spaces.facts import JobFacts, Machine
-
-VARIABLE = "AUTOTUNE_KNOB_CUDNN_BENCHMARK_LIMIT"
 
 
 class CudnnBenchmarkLimit(Knob):
@@ -49,17 +47,17 @@ class CudnnBenchmarkLimit(Knob):
         return [10, 0]
 
     def check_value(self, value: Value) -> str | None:
-        return whole(value, 0)
+        return not_whole(value, 0)
 
     def active(self, config: Config, defaults: Config) -> bool:
         return config.get("cudnn_benchmark", defaults.get("cudnn_benchmark")) is not False
 
     def environment(self, value: Value) -> dict[str, str]:
-        return {VARIABLE: str(value)}
+        return {self.own_variable: str(value)}
 
     def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
-        if environ.get(VARIABLE, "").isdigit() and torch.backends.cudnn.is_available():
-            torch.backends.cudnn.benchmark_limit = int(environ[VARIABLE])
+        if environ.get(self.own_variable, "").isdigit() and torch.backends.cudnn.is_available():
+            torch.backends.cudnn.benchmark_limit = int(environ[self.own_variable])
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         now = live.torch.backends.cudnn.benchmark_limit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import need_convolutions, need_cuda
+from autotune_spaces.domains import need_convolutions, need_cuda, neither_unset_nor_mib
 from autotune_spaces.facts import JobFacts, Machine
 
 VARIABLE = "CUDNN_CONV_WSCAP_DBG"
@@ -59,11 +59,7 @@ class CudnnWorkspaceMib(Knob):
         return ["unset", *SIZES_MIB]
 
     def check_value(self, value: Value) -> str | None:
-        if value == "unset" or (
-            isinstance(value, int) and not isinstance(value, bool) and value > 0
-        ):
-            return None
-        return f"{value!r} is neither 'unset' nor a whole number of MiB ≥ 1"
+        return neither_unset_nor_mib(value)
 
     def environment(self, value: Value) -> dict[str, str]:
         return {} if value == "unset" else {VARIABLE: str(value)}

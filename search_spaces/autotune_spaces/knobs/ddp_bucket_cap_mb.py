@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.ddp import ddp_of, give, unlike
-from autotune_spaces.domains import whole
+from autotune_spaces.ddp import ddp_of, mismatch, override
+from autotune_spaces.domains import neither_unset_nor_mib
 from autotune_spaces.facts import JobFacts, Machine
 
-VARIABLE = "AUTOTUNE_KNOB_DDP_BUCKET_CAP_MB"
 SIZES_MIB = (1, 5, 10, 50, 100, 200, 400)
 # torch's defaults: a first bucket of 1 MiB, then 25 MiB each
 FIRST_MIB, USUAL_MIB = 1, 25
@@ -68,23 +67,19 @@ class DdpBucketCapMb(Knob):
         return ["unset", *several, *one]
 
     def check_value(self, value: Value) -> str | None:
-        return (
-            None
-            if value == "unset" or whole(value, 1) is None
-            else f"{value!r} is neither 'unset' nor a whole number of MiB ≥ 1"
-        )
+        return neither_unset_nor_mib(value)
 
     def environment(self, value: Value) -> dict[str, str]:
-        return {VARIABLE: str(value)}
+        return {self.own_variable: str(value)}
 
     def at_import(self, torch: Any, environ: Mapping[str, str]) -> None:
-        text = environ.get(VARIABLE, "")
+        text = environ.get(self.own_variable, "")
         if text == "unset" or text.isdigit():
-            give(torch, "bucket_cap_mb", int(text) if text.isdigit() else None)
+            override(torch, "bucket_cap_mb", int(text) if text.isdigit() else None)
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         wanted = value if isinstance(value, int) else USUAL_MIB
-        return unlike(live, wanted * 2**20, lambda ddp: ddp.bucket_bytes_cap)
+        return mismatch(live, wanted * 2**20, lambda ddp: ddp.bucket_bytes_cap)
 
     def snippet(self, value: Value) -> str:
         return "" if value == "unset" else f"DistributedDataParallel(..., bucket_cap_mb={value})"

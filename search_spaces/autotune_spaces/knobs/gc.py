@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Undone, Value
@@ -15,7 +16,6 @@ class Gc(Knob):
     name = "gc"
     scope = Scope.LIVE
     numerics = Numerics.EXACT
-    ordered = False
     example = "freeze"
     range = "default, freeze, threshold-50000"
     card = Card(
@@ -78,9 +78,5 @@ class Gc(Knob):
 
 def _threshold(value: str) -> int | None:
     """N of ``threshold-N``, None for any other word."""
-    number = value.removeprefix(THRESHOLD)
-    return (
-        int(number) or None
-        if value.startswith(THRESHOLD) and number.isascii() and number.isdigit()
-        else None
-    )
+    found = re.fullmatch(rf"{THRESHOLD}([0-9]+)", value)
+    return int(found[1]) or None if found else None

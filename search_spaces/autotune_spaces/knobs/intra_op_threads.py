@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Undone, Value
-from autotune_spaces.domains import cores_per_rank, doubling, whole
+from autotune_spaces.domains import cores_per_rank, doubling, not_whole
 from autotune_spaces.facts import JobFacts, Machine
 
 
@@ -40,7 +40,7 @@ class IntraOpThreads(Knob):
         return doubling(cores_per_rank(machine, job))
 
     def check_value(self, value: Value) -> str | None:
-        return whole(value, 1)
+        return not_whole(value, 1)
 
     def apply(self, live: LiveJob, value: Value) -> None:
         live.torch.set_num_threads(value)

@@ -54,7 +54,6 @@ class Malloc(Knob):
     # once switched back, the baseline still gets blocks from memory that is free in the heap
     live_errs_against = True
     numerics = Numerics.EXACT
-    ordered = False
     example = "retain"
     allowed = WORDS
     range = "default, retain (CPU, glibc), jemalloc, tcmalloc (where installed)"
@@ -153,11 +152,11 @@ class Malloc(Knob):
     def effect(self, live: LiveJob, value: Value) -> str | None:
         if value == "retain":
             return glibc.foreign() or (None if glibc.retains() else NOT_RETAINED)
+        if value == "default":
+            return None
         try:
             maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
         except OSError:
-            return None
-        if value == "default":
             return None
         if not re.search(rf"/lib{value}[^/\n]*\.so", maps):
             return (

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Undone, Value
+from autotune_spaces.domains import BFLOAT16_FLAGS
 from autotune_spaces.facts import JobFacts, Machine
 
 WORDS = ("highest", "high", "medium")
 TF32_CAPABILITY = (8, 0)
-CPU_FLAGS = ("avx512_bf16", "amx_bf16")
 # side of the product used to detect an effect; oneDNN leaves smaller ones to the BLAS, below about
 # 200 on an AMD core and 400 on an Intel one
 PROBE = 512
@@ -34,7 +34,6 @@ class MatmulPrecision(Knob):
     example = "high"
     allowed = WORDS
     range = "highest, high (CUDA), medium (CPU)"
-    ordered = False
     card = Card(
         what=(
             "Lets float32 matrix products use faster units: on a GPU high means TF32"
@@ -76,10 +75,10 @@ class MatmulPrecision(Knob):
                     " below 8.0)"
                 )
             return ["highest", job.matmul_precision if job.matmul_precision == "medium" else "high"]
-        if not machine.cpu_flags.intersection(CPU_FLAGS):
+        if not machine.cpu_flags.intersection(BFLOAT16_FLAGS):
             raise NotApplicable(
                 "torch has no faster float32 product on this CPU (it needs"
-                f" {' or '.join(CPU_FLAGS)})"
+                f" {' or '.join(BFLOAT16_FLAGS)})"
             )
         return ["highest", "medium"]
 

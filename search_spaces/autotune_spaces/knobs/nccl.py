@@ -25,7 +25,6 @@ class Nccl(Knob):
     name = "nccl"
     scope = Scope.PROCESS
     numerics = Numerics.ROUNDING
-    ordered = False
     example = "ring"
     allowed = tuple(SETTINGS)
     range = "default, ring, ring-simple, no-nvls, tree (several GPUs)"

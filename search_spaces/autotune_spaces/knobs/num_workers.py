@@ -15,13 +15,14 @@ from collections.abc import Sequence
 
 from autotune_spaces.base import Card, LiveJob, NotApplicable, Value
 from autotune_spaces.domains import (
+    DEFAULT_PREFETCH,
     NO_LOADER,
     cores_per_rank,
     doubling,
     host_loader_of,
     loader_of,
+    not_whole,
     ranks_here,
-    whole,
 )
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 from autotune_spaces.loader_argument import LoaderArgument
@@ -31,7 +32,6 @@ LEAST_SHM_GIB = 0.01
 # most workers tried; data that needs more should be stored somewhere faster
 MOST = 64
 COMPUTES = 0.75  # CPU share of a fetch above which more workers than cores cannot help
-PREFETCH = 2  # torch's default
 
 # Memory of a forked worker: torch's threads and queues, and the share of the parent's memory that
 # is copied because reference counts are written to it.
@@ -148,7 +148,7 @@ class NumWorkers(LoaderArgument):
         return None
 
     def check_value(self, value: Value) -> str | None:
-        return whole(value, 0)
+        return not_whole(value, 0)
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         return NO_LOADER if live.loader is None else None
@@ -195,7 +195,7 @@ def useful(machine: Machine, job: JobFacts) -> int:
 def room(machine: Machine, job: JobFacts) -> dict[str, int]:
     """Resource -> how many workers it allows. Unknown resources are left out."""
     loader, ranks = loader_of(job), ranks_here(machine, job)
-    queued_gib = (loader.prefetch_factor or PREFETCH) * loader.batch_mib / 1024
+    queued_gib = (loader.prefetch_factor or DEFAULT_PREFETCH) * loader.batch_mib / 1024
     found: dict[str, int] = {}
     if loader.length:
         found["batches an epoch"] = loader.length
@@ -207,6 +207,6 @@ def room(machine: Machine, job: JobFacts) -> dict[str, int]:
     if job.process.most_files:
         free = job.process.most_files - job.process.open_files
         found["open files"] = free // (
-            FILES + (loader.prefetch_factor or PREFETCH) * max(1, loader.batch_tensors)
+            FILES + (loader.prefetch_factor or DEFAULT_PREFETCH) * max(1, loader.batch_tensors)
         )
     return found

@@ -15,7 +15,6 @@ class OptimizerImpl(Knob):
     name = "optimizer_impl"
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
-    ordered = False
     example = "fused"
     allowed = (OWN, *WORDS)
     range = "default, for-loop, foreach, fused"

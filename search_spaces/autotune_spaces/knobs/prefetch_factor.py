@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Value
-from autotune_spaces.domains import host_loader_of, loader_of, whole
+from autotune_spaces.domains import DEFAULT_PREFETCH, host_loader_of, loader_of, not_whole
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.loader_argument import LoaderArgument
-
-TORCH_DEFAULT = 2  # of a DataLoader with workers
 
 
 class PrefetchFactor(LoaderArgument):
@@ -33,11 +31,11 @@ class PrefetchFactor(LoaderArgument):
     )
 
     def current(self, machine: Machine, job: JobFacts) -> Value:
-        return loader_of(job).prefetch_factor or TORCH_DEFAULT
+        return loader_of(job).prefetch_factor or DEFAULT_PREFETCH
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         host_loader_of(job)
         return [2, 4, 8]
 
     def check_value(self, value: Value) -> str | None:
-        return whole(value, 1)
+        return not_whole(value, 1)

@@ -11,7 +11,7 @@ FUSED = ("flash", "efficient", "cudnn")
 WORDS = ("default", *FUSED, "math")
 SIXTEEN_BITS = ("flash", "cudnn")  # on CUDA these accept only float16 and bfloat16
 CAPABILITY = (8, 0)  # first CUDA generation that runs them
-MEMBERS = {
+MEMBERS = {  # of torch's SDPBackend
     "flash": "FLASH_ATTENTION",
     "efficient": "EFFICIENT_ATTENTION",
     "cudnn": "CUDNN_ATTENTION",
@@ -25,7 +25,6 @@ class SdpaBackend(Knob):
     numerics = Numerics.ROUNDING
     in_graph = True
     redraws = ("cpu", "cuda")
-    ordered = False
     example = "cudnn"
     allowed = WORDS
     range = "default, flash (CUDA), efficient (CUDA), cudnn (CUDA), math"

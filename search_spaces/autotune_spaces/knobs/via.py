@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from autotune_spaces.base import Knob, NotApplicable, Numerics, Scope, Value
 from autotune_spaces.facts import JobFacts, Machine
@@ -37,16 +37,20 @@ class ViaKnob(Knob):
     scope = Scope.PROCESS
     range = "text or a number"
 
-    def __init__(self, name: str, values: Sequence[Value] | None = None, **options: Value) -> None:
-        super().__init__(values, **options)
+    def __init__(
+        self,
+        name: str,
+        values: Sequence[Value] | None = None,
+        options: Mapping[str, Value] | None = None,
+    ) -> None:
+        super().__init__(values, options)
         self.name = name
-        self.via = str(options.get("via") or "")
-        self.default = options.get("default")
-        self.numerics = Numerics(options.get("numerics") or Numerics.STATISTICAL.value)
+        self.via = str(self.options.get("via") or "")
+        self.default = self.options.get("default")
+        self.numerics = Numerics(self.options.get("numerics") or Numerics.STATISTICAL.value)
         self.variable, self.words = _split(self.via)
         if self.switch:
             self.range = "true, false"
-        self.ordered = all(isinstance(v, (int, float)) for v in self.values or ())
 
     @property
     def switch(self) -> bool:

@@ -179,8 +179,8 @@ def test_batch_sampler_of_the_job_keeps_its_batches(hook):
     batches = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10], [11], [12, 13], [14, 15]]
     loader = DataLoader(Numbers(), batch_sampler=batches)
     assert train(hooks, loader, {1: {"num_workers": 2}, 4: {"num_workers": 0}}) == batches
-    assert hooks.facts().custom_batch_sampler and hooks.facts().batch_size is None
-    assert hooks.facts().batch_sampler == "list"
+    assert hooks.facts.custom_batch_sampler and hooks.facts.batch_size is None
+    assert hooks.facts.batch_sampler == "list"
     with pytest.raises(ValueError, match="own batch sampler"):
         hooks.training.set(batch_size=8)
 
@@ -194,9 +194,9 @@ def test_torchs_batch_sampler_given_by_hand_can_be_rebatched(hook):
     seen = train(hooks, loader, {1: {"batch_size": 10}})
     assert [len(batch) for batch in seen] == [4, 4, 10, 10, 2] and flat(seen) == list(range(30))
     assert (
-        hooks.facts().batch_size == 4
-        and not hooks.facts().custom_batch_sampler
-        and not hooks.facts().batch_sampler
+        hooks.facts.batch_size == 4
+        and not hooks.facts.custom_batch_sampler
+        and not hooks.facts.batch_sampler
     )
 
 
@@ -216,7 +216,7 @@ def test_a_held_batch_size_leaves_the_one_that_the_job_set_meanwhile(hook):
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(40), batch_size=4)
     loader.batch_sampler.batch_size = 20
-    hooks.selected = hooks.state_of(loader).key
+    hooks.selected = hooks.tracked(loader).key
     hooks.training.set(batch_size=10)
     assert len(loader) == 4 and [len(batch) for batch in loader] == [10] * 4
     hooks.uninstall()
@@ -250,7 +250,7 @@ def test_infinite_loader_that_overrides_iter(hook):
         assert flat(train(hooks, loader, {1: {"num_workers": 2}, 3: {"num_workers": 0}})) == list(
             range(20)
         )
-    assert hooks.facts().custom_batch_sampler and hooks.facts().length == 5
+    assert hooks.facts.custom_batch_sampler and hooks.facts.length == 5
     del loader.iterator
 
 
@@ -267,20 +267,6 @@ def test_a_loader_that_shows_torch_another_dataset_than_the_job(hook, change):
     hooks.stretch = True
     assert flat(train(hooks, loader, {1: change}, limit=12))[:40] == list(range(40))
     assert not heard.faults and loader.dataset is loader._data
-
-
-def test_unknown_settings_and_values_are_refused(hook):
-    hooks, _ = hook(mode="fixed")
-    with pytest.raises(ValueError, match="drop_last"):
-        hooks.training.set(drop_last=True)
-    for wrong in (
-        {"num_workers": -1},
-        {"batch_size": 0},
-        {"num_workers": "4"},
-        {"prefetch_factor": 1.5},
-    ):
-        with pytest.raises(ValueError, match="expected a whole number"):
-            hooks.training.set(**wrong)
 
 
 @pytest.mark.slow
@@ -450,7 +436,7 @@ def test_abandoned_iterator_ends_its_workers(hook, change):
 def test_persistent_workers_set_by_a_knob_live_from_epoch_to_epoch(hook):
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(24), batch_size=4)
-    hooks.selected = hooks.state_of(loader).key
+    hooks.selected = hooks.tracked(loader).key
     hooks.training.set(num_workers=2, persistent_workers=True)
     pids = []
     for _ in range(3):
@@ -468,7 +454,7 @@ def test_persistent_workers_set_by_a_knob_live_on_where_batches_are_counted(hook
     """
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(24), batch_size=4)
-    hooks.selected = hooks.state_of(loader).key
+    hooks.selected = hooks.tracked(loader).key
     hooks.training.set(num_workers=2, persistent_workers=True)
     pids, iterators = [], []
     for _ in range(3):
@@ -486,7 +472,7 @@ def test_persistent_workers_set_by_a_knob_live_on_where_batches_are_counted(hook
 def test_persistent_workers_of_the_job_end_with_each_epoch_if_a_knob_says_so(hook):
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(24), batch_size=4, num_workers=2, persistent_workers=True)
-    hooks.selected = hooks.state_of(loader).key
+    hooks.selected = hooks.tracked(loader).key
     hooks.training.set(persistent_workers=False)
     for _ in range(2):
         assert flat(train(hooks, loader)) == list(range(24))
@@ -520,7 +506,7 @@ def test_dataset_changed_between_epochs_is_seen_by_workers_a_knob_keeps(hook, ne
     dataset = Subset(table, range(12)) if nested else table
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(dataset, batch_size=4)
-    hooks.selected = hooks.state_of(loader).key
+    hooks.selected = hooks.tracked(loader).key
     hooks.training.set(num_workers=1, persistent_workers=True)
     changes = [
         lambda: setattr(table, "scale", 10),
@@ -558,7 +544,7 @@ def test_functions_changed_between_epochs_are_seen_by_workers_a_knob_keeps(hook)
     factor, resize = 4, Resize()
     loader = DataLoader(Numbers(12), batch_size=4, collate_fn=resize)
     hooks, _ = hook(mode="fixed")
-    hooks.selected = hooks.state_of(loader).key
+    hooks.selected = hooks.tracked(loader).key
     hooks.training.set(num_workers=1, persistent_workers=True)
 
     def rows():
@@ -604,7 +590,7 @@ def test_next_of_a_new_iterator_every_step(hook):
         assert next(iter(loader)).tolist() == [0, 1, 2, 3]
         hooks.credit_backward()
         hooks.training.set(num_workers=step % 2)
-    assert hooks.facts().samples == 24
+    assert hooks.facts.samples == 24
 
 
 # -- everything together

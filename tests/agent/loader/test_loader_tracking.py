@@ -60,10 +60,10 @@ def test_the_loader_followed_by_backward_trains(hook):
     site = line() - 1
     validation = DataLoader(Numbers(12), batch_size=4)
     list(validation)  # e.g. a sanity check before training
-    assert hooks.training is None and hooks.facts() is None
+    assert hooks.training is None and hooks.facts is None
     train(hooks, training)
     list(validation)
-    facts = hooks.facts()
+    facts = hooks.facts
     assert (facts.site, facts.key) == (
         f"test_loader_tracking.py:{site}",
         f"test_loader_tracking.py:{site}#0",
@@ -95,7 +95,7 @@ def test_a_batch_fetched_before_an_evaluation_does_not_change_the_training_loade
         if step and step % 3 == 0:
             list(validation)
         hooks.credit_backward()
-        assert hooks.facts().samples == 40
+        assert hooks.facts.samples == 40
         hooks.training.set(num_workers=step % 2)
     assert seen == list(range(40))
 
@@ -107,10 +107,10 @@ def test_training_that_moves_to_another_loader_is_followed(hook):
     hooks.training.set(num_workers=1)
     iterator = iter(training)
     for _ in range(3):
-        assert hooks.facts().samples == 8
+        assert hooks.facts.samples == 8
         next(iterator)
         hooks.credit_backward()
-    assert hooks.facts().samples == 400 and hooks.queue_depth() == 0
+    assert hooks.facts.samples == 400 and hooks.queue_depth() == 0
     next(iterator)
     assert hooks.queue_depth() == 2 and len(workers()) == 1
 
@@ -122,7 +122,7 @@ def test_several_backwards_a_batch_count_once(hook):
     next(iter(second))
     for _ in range(20):
         hooks.credit_backward()
-    assert hooks.facts().samples == 40
+    assert hooks.facts.samples == 40
 
 
 def test_loader_built_anew_every_epoch_is_one_family(hook):
@@ -135,7 +135,7 @@ def test_loader_built_anew_every_epoch_is_one_family(hook):
         next(iterator)
         assert len(workers()) == (1 if epoch else 0)  # settings apply from its first batch
         hooks.credit_backward()
-        keys.add(hooks.facts().key)
+        keys.add(hooks.facts.key)
         hooks.training.set(num_workers=1)
         train(hooks, iterator)
         list(validation)
@@ -151,10 +151,10 @@ def test_a_loader_built_around_a_held_batch_sampler_is_of_the_same_family(hook):
     """As accelerate does: it must not mistake the batch size held by a knob for the job's own."""
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(40), batch_size=4)
-    first = hooks.state_of(loader)
+    first = hooks.tracked(loader)
     hooks.selected = first.key
     hooks.training.set(batch_size=8, num_workers=1)
-    state = hooks.state_of(DataLoader(Numbers(40), batch_sampler=loader.batch_sampler))
+    state = hooks.tracked(DataLoader(Numbers(40), batch_sampler=loader.batch_sampler))
     assert (state.key, state.batch_size) == (first.key, 4)
 
 
@@ -162,7 +162,7 @@ def test_loaders_of_one_site_are_told_apart(hook):
     hooks, _ = hook()
     training, validation = make("train"), make("validation")
     train(hooks, training)
-    assert hooks.facts().key.endswith("#0")
+    assert hooks.facts.key.endswith("#0")
     hooks.training.set(num_workers=1)
     next(iter(validation))
     assert workers() == []
@@ -192,7 +192,7 @@ def test_site_of_a_subclass_is_where_the_job_builds_it(hook):
     loader = Own(Numbers(8), batch_size=4)
     site = line() - 1
     train(hooks, loader)
-    assert hooks.facts().site == f"test_loader_tracking.py:{site}"
+    assert hooks.facts.site == f"test_loader_tracking.py:{site}"
 
 
 def test_signature_for_frameworks_that_build_loaders_anew(hook):
@@ -220,7 +220,7 @@ def test_settings_wait_for_the_loader_of_the_key(hook):
     assert len(workers()) == 1
     assert [len(batch) for batch in iterator] == [10] * 4
     train(hooks, training)
-    facts = hooks.facts()
+    facts = hooks.facts
     assert (facts.batch_size, facts.num_workers, facts.length) == (4, 0, 10)  # the job's own
     assert hooks.epoch_iterations() == 4
     hooks.uninstall()
@@ -391,7 +391,7 @@ def test_sharding_is_seen(hook, case):
     dataset, init, expected = SHARDING[case]
     hooks, _ = hook()
     train(hooks, DataLoader(dataset(), batch_size=4, worker_init_fn=init), limit=1)
-    facts = hooks.facts()
+    facts = hooks.facts
     assert facts.worker_sharding is expected and facts.iterable
 
 
@@ -399,7 +399,7 @@ def test_sharding_datapipes(hook):
     pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
     hooks, _ = hook()
     train(hooks, DataLoader(pipes.IterableWrapper(range(8)).sharding_filter(), batch_size=4))
-    assert hooks.facts().worker_sharding
+    assert hooks.facts.worker_sharding
 
 
 def test_iterable_dataset_is_switched(hook):
@@ -413,7 +413,7 @@ def test_iterable_dataset_is_switched(hook):
     assert sorted(flat(train(hooks, loader))) == list(range(80))
     hooks.training.set(num_workers=2)
     assert sorted(flat(train(hooks, loader))) == list(range(80))
-    assert hooks.facts().batch_size == 4 and hooks.facts().samples is None and not heard.faults
+    assert hooks.facts.batch_size == 4 and hooks.facts.samples is None and not heard.faults
 
 
 @pytest.mark.parametrize("own", [0, 1])
@@ -423,7 +423,7 @@ def test_batch_size_of_an_iterable_dataset_changes_without_starting_it_again(hoo
     seen = train(hooks, loader, {3: {"batch_size": 10}})
     assert flat(seen) == list(range(80)) and len(seen[8]) == 10
     assert hooks.epoch_iterations() == 8
-    assert hooks.facts().length == 20
+    assert hooks.facts.length == 20
     assert heard.batches[-2][1] == 10
 
 

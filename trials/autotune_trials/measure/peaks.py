@@ -25,6 +25,7 @@ from time import perf_counter
 from typing import Any
 
 from autotune_spaces import machine
+from autotune_spaces.domains import BFLOAT16_FLAGS
 
 SCHEMA_VERSION = 2
 ROUNDS = 5
@@ -77,7 +78,7 @@ def formats(torch: Any, device: str) -> list[tuple[str, Any, bool]]:
         found.append(("float16", torch.float16, False))
         if torch.cuda.get_device_capability()[0] >= 8:
             found += [("tf32", torch.float32, True), ("bfloat16", torch.bfloat16, False)]
-    elif machine.cpu()[1] & {"avx512_bf16", "amx_bf16"}:
+    elif machine.cpu()[1].intersection(BFLOAT16_FLAGS):
         found.append(("bfloat16", torch.bfloat16, False))
     return found
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from autotune_spaces.knobs.sdpa_backend import MEMBERS
 from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.loop.autograd_graph import listed, nodes
 from autotune_trials.protocol.messages import SessionMode
@@ -23,11 +24,6 @@ NODES = {
     "ScaledDotProductCudnnAttentionBackward0": "cudnn",
 }
 COMPILED = "CompiledFunctionBackward"  # its kernels do not appear in the graph
-MEMBERS = {  # of torch's SDPBackend
-    "flash": "FLASH_ATTENTION",
-    "efficient": "EFFICIENT_ATTENTION",
-    "cudnn": "CUDNN_ATTENTION",
-}
 SWITCHES = ("flash", "mem_efficient", "cudnn")  # math stays on, for calls these do not support
 State = tuple[list[int], dict[str, bool], bool]
 

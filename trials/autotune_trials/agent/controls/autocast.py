@@ -161,9 +161,9 @@ class AutocastControl(Control):
             )
         at_batch = (
             live.loaders is not None
-            and live.loaders.training_state is not None
+            and live.loaders.training_loader is not None
             # one that is read by another thread asks for batches at any time
-            and not live.loaders.training_state.read_aside
+            and not live.loaders.training_loader.read_aside
             and not live.state.stopped
         )
         dtype = None if value is None else getattr(self.torch, value)

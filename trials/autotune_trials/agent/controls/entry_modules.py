@@ -445,7 +445,7 @@ class Entry:
     def optimizer_built(self, optimizer: Any) -> None:
         if self._channels_last:
             self._hooks += [
-                optimizer.register_state_dict_post_hook(self._in_own_layout),
+                optimizer.register_state_dict_post_hook(self._state_in_own_layout),
                 optimizer.register_load_state_dict_post_hook(partial(lay_out_states, self._torch)),
             ]
 
@@ -507,7 +507,7 @@ class Entry:
                     if isinstance(value, self._torch.Tensor) and value.shape == parameter.shape:
                         state[key] = convert(value)
 
-    def _in_own_layout(self, optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:
+    def _state_in_own_layout(self, optimizer: Any, saved: dict[str, Any]) -> dict[str, Any]:
         """``saved``, a state dict, with momenta in the job's own layout. torch's fused kernels take
         them to be laid out like the parameter, and whoever loads it may have no agent.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -65,7 +65,7 @@ class LiveJobControl(Listener):
         return self._entries
 
     @property
-    def controls(self) -> list[OptimizerControl]:
+    def optimizer_controls(self) -> list[OptimizerControl]:
         """Controls of the optimizers that have stepped; before any has, of all that were built."""
         ids = self._stepping or list(self._optimizers)
         return [
@@ -74,13 +74,13 @@ class LiveJobControl(Listener):
             if i in self._optimizers and self._optimizers[i].optimizer is not None
         ]
 
-    def every_control(self) -> Iterator[OptimizerControl]:
+    def every_optimizer_control(self) -> list[OptimizerControl]:
         """Controls of all optimizers that were built."""
-        return iter(list(self._optimizers.values()))
+        return list(self._optimizers.values())  # a copy: another thread may build one meanwhile
 
     @property
     def optimizers(self) -> list[Any]:
-        return [o for o in (c.optimizer for c in self.controls) if o is not None]
+        return [o for o in (c.optimizer for c in self.optimizer_controls) if o is not None]
 
     @property
     def replicas(self) -> list[Any]:
@@ -101,8 +101,7 @@ class LiveJobControl(Listener):
 
     def every_optimizer(self) -> list[Any]:
         """All optimizers that were built and still exist."""
-        # copied first: another thread may build one meanwhile
-        found = [control.optimizer for control in list(self._optimizers.values())]
+        found = [control.optimizer for control in self.every_optimizer_control()]
         return [optimizer for optimizer in found if optimizer is not None]
 
     def parameters(self) -> list[Any]:
@@ -133,7 +132,7 @@ class LiveJobControl(Listener):
         self._trainable = (lambda: None) if parameter is None else weakref.ref(parameter)
         return parameter is not None or not optimizers
 
-    def control_of(self, optimizer: Any) -> OptimizerControl:
+    def optimizer_control(self, optimizer: Any) -> OptimizerControl:
         control = self._optimizers.get(id(optimizer))
         # ids are reused once their object is freed
         if control is None or control.optimizer is not optimizer:
@@ -148,7 +147,7 @@ class LiveJobControl(Listener):
             and self._optimizers[id(optimizer)].optimizer is optimizer
         ):
             return False
-        self.control_of(optimizer)
+        self.optimizer_control(optimizer)
         self._stepping.append(id(optimizer))
         return True
 
@@ -177,7 +176,7 @@ class LiveJobControl(Listener):
             self.cuda = device
 
     def optimizer_built(self, optimizer: Any, frame: FrameType, own_rates: bool) -> None:
-        self.control_of(optimizer).spot = construction_spot(optimizer, frame)
+        self.optimizer_control(optimizer).spot = construction_spot(optimizer, frame)
         for entry in self.entries:
             entry.optimizer_built(optimizer)
 

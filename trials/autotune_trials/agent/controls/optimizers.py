@@ -224,7 +224,9 @@ class OptimizerImplementation(Control):
     name = "optimizer_impl"
 
     def set(self, value: Any) -> None:
-        for control in self.live.every_control() if value is None else self.live.controls:
+        live = self.live
+        controls = live.every_optimizer_control() if value is None else live.optimizer_controls
+        for control in controls:
             control.set(value)
 
 

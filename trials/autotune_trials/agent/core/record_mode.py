@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.agent import Agent
     from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.core.profiling import Profiling
-    from autotune_trials.agent.observers import Watch
+    from autotune_trials.agent.observers.watch import Watch
 
 # iterations after which each of several ranks first reports its pace; the later half is past most
 # warm-ups
@@ -266,7 +266,7 @@ class RecordMode(Mode):
 
     def _start_watching(self) -> None:
         # imported only here, so that timed iterations do not pay for it
-        from autotune_trials.agent.observers import Watch
+        from autotune_trials.agent.observers.watch import Watch
 
         self.stage, self._take = Stage.WATCHING, self._go_on_watching
         try:

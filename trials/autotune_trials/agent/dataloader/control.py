@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.dataloader.facts import SETTINGS
-
 if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
 
@@ -21,17 +19,10 @@ class TrainingLoaderControl:
         apply ``batch_size`` only to loaders that the job builds with that size.
 
         Raises:
-            ValueError: not a setting that can be switched, or a batch size where the job's own
-                sampler makes batches.
+            ValueError: a batch size where the job's own sampler makes batches.
         """
         hooks = self._hooks
-        unknown = sorted(set(settings) - set(SETTINGS))
-        if unknown:
-            raise ValueError(
-                f"{', '.join(unknown)}: cannot be changed on a running DataLoader; only"
-                f" {', '.join(SETTINGS)} can"
-            )
-        known = hooks.known_facts
+        known = hooks.facts
         if (
             settings.get("batch_size") is not None
             and known is not None
@@ -41,12 +32,6 @@ class TrainingLoaderControl:
                 "this DataLoader uses the job's own batch sampler (or no batching), so batch_size"
                 " cannot be changed"
             )
-        for name, value in settings.items():
-            least = {"batch_size": 1, "prefetch_factor": 1}.get(name, 0)
-            if value is not None and (not isinstance(value, int) or value < least):
-                raise ValueError(
-                    f"{name} is {value!r}; expected a whole number ≥ {least}, or True or False"
-                )
         before = dict(hooks.overrides)
         for name, value in settings.items():
             if value is None:
@@ -56,12 +41,9 @@ class TrainingLoaderControl:
         if hooks.overrides != before:
             hooks.changed()
 
-    def own(self, setting: str) -> Any:
-        """The value the job itself built the DataLoader with; None if not known yet."""
-        known = self._hooks.known_facts
-        if known is not None:
-            return getattr(known, setting, None)
+    def own_batch_size(self) -> int | None:
+        """The batch size the job itself built the DataLoader with; None if not known yet."""
+        if self._hooks.facts is not None:
+            return self._hooks.facts.batch_size
         state = self._hooks.holder()  # found by its key, not iterated yet
-        if state is None or setting == "batch_size":
-            return state.batch_size if state is not None else None
-        return getattr(state.loader(), setting, None)
+        return state.batch_size if state is not None else None

@@ -277,19 +277,15 @@ def _kinds() -> tuple[type, ...]:
 
 
 def workers_copy(loader: Any) -> object:
-    """What a worker of ``loader`` copies when it starts, as :func:`state_of` tells it."""
-    return state_of(loader.dataset, loader.collate_fn, loader.worker_init_fn)
-
-
-def state_of(*roots: Any) -> object:
-    """What ``roots`` and the objects they hold consist of, for comparison: numbers, strings and
-    flags by value, everything else by identity and length; equal to nothing if unreadable.
+    """What a worker of ``loader`` copies when it starts, for comparison: numbers, strings and flags
+    by value, everything else by identity and length; equal to nothing if unreadable.
 
     Globals and class attributes that fetching reads count, too. Keeps the objects: otherwise another
     could get the id of one that is gone. A change in place of a small part of a large array, or
     deep inside a container, is not seen.
     """
-    state, pending, visited, shared = list[object](), [*roots], set[int](), set[int]()
+    pending = [loader.dataset, loader.collate_fn, loader.worker_init_fn]
+    state, visited, shared = list[object](), set[int](), set[int]()
     try:
         for item in pending:  # grows
             if type(item) in _SIMPLE:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
+from autotune_spaces.domains import DEFAULT_PREFETCH
 from autotune_spaces.facts import LoaderFacts
 from autotune_trials.agent.dataloader.datasets import fixed_seeds, open_file, own_generator, shards
 from autotune_trials.agent.dataloader.index_stream import batches_in
@@ -19,7 +20,6 @@ from autotune_trials.agent.facts.source_calls import OURS, local_variables
 from autotune_trials.agent.loop.batches import Weight
 
 NOTHING = Weight()
-DEFAULT_PREFETCH = 2  # torch's own default with workers
 
 
 class Settings(NamedTuple):
@@ -69,10 +69,6 @@ class Settings(NamedTuple):
         shadow.__dict__.update(self._asdict())
         if self.num_workers == 0:
             shadow.__dict__["timeout"] = 0
-
-
-# what a knob may override
-SETTINGS = (*Settings._fields, "batch_size", "own_batch_size")
 
 
 def rebatches(data: Any, loader: Any) -> bool:

@@ -83,8 +83,8 @@ class LoaderHooks:
         # batches given so far, and their number at the last backward
         self.given = self.credited = 0
         self.thread = 0  # id of the thread that begins the job's epochs
-        self.training_state: TrackedLoader | None = None
-        self.known_facts: LoaderFacts | None = None
+        self.training_loader: TrackedLoader | None = None
+        self.facts: LoaderFacts | None = None  # of the training loader
         # class of a loader that overrides _get_iterator, perhaps unseen by us
         self.makes_iterators = ""
         self.last_rebuild_s = 0.0
@@ -112,7 +112,7 @@ class LoaderHooks:
         """The training loader's control; None while there is none (never None with settings fixed
         from the start).
         """
-        return self.control if self.held or self.training_state is not None else None
+        return self.control if self.held or self.training_loader is not None else None
 
     @property
     def training_mark(self) -> Any:
@@ -120,9 +120,6 @@ class LoaderHooks:
         return (
             self.last if self.last is not None and self.last[0] is self._training_iterator else None
         )
-
-    def facts(self) -> LoaderFacts | None:
-        return self.known_facts
 
     def set_stretch(self, on: bool) -> None:
         """Restart the training loader when it ends, so that the job's loop over it does not end.
@@ -186,7 +183,7 @@ class LoaderHooks:
 
     def reader_spent(self) -> Spent:
         """Time spent fetching batches of the training loader so far."""
-        state = self.training_state
+        state = self.training_loader
         meter = self._meters.get(state.key) if state is not None else None
         return meter.spent() if meter is not None else Spent()
 
@@ -225,7 +222,7 @@ class LoaderHooks:
 
     def epoch_iterations(self) -> int | None:
         """Batches per epoch of the training loader under the current settings; None if unknown."""
-        state, iterator = self.training_state, self._training_iterator()
+        state, iterator = self.training_loader, self._training_iterator()
         template = (
             iterator.template
             if iterator is not None
@@ -234,7 +231,7 @@ class LoaderHooks:
             else None
         )
         if state is None or template is None:
-            return self.known_facts.length if self.known_facts is not None else None
+            return self.facts.length if self.facts is not None else None
         return epoch_batches(self.data, template, self._size(state, template))
 
     def credit_backward(self, doubtful: bool = False) -> None:
@@ -254,11 +251,11 @@ class LoaderHooks:
         iterator = reference()
         if iterator is not None:
             iterator.credited = True
-        if state is not self.training_state:
+        if state is not self.training_loader:
             self._credit(state, iterator)
         elif self._rival[1]:
             self._rival = ("", 0)
-        if iterator is not None and state is self.training_state:
+        if iterator is not None and state is self.training_loader:
             self._training_iterator = reference
 
     def look_for_cycle(self, iterator: Any, state: TrackedLoader) -> None:
@@ -277,7 +274,7 @@ class LoaderHooks:
 
     def holder(self) -> TrackedLoader | None:
         """The training loader; before there is one, the loader with the configured key."""
-        return self.training_state or next(
+        return self.training_loader or next(
             (s for s in self._loaders if s.key == self.selected), None
         )
 
@@ -289,12 +286,12 @@ class LoaderHooks:
             if self._rival[1] < CREDITS_TO_TAKE_OVER:
                 return
         self._rival = ("", 0)
-        self.training_state = state
+        self.training_loader = state
         self.cycled = self._cycles.get(state.key, False)
         template = iterator.template if iterator is not None else state.loader()
         if template is not None:
             try:
-                self.known_facts = describe(
+                self.facts = describe(
                     self.data,
                     template,
                     state.key,
@@ -366,7 +363,7 @@ class LoaderHooks:
         """Whether the batch size override is for ``state`` (default: the training loader): it was
         found for loaders with the same own batch size.
         """
-        state, found_for = state or self.training_state, self.overrides.get("own_batch_size")
+        state, found_for = state or self.training_loader, self.overrides.get("own_batch_size")
         return state is None or found_for in (None, state.batch_size)
 
     def _size(self, state: TrackedLoader, template: Any) -> int | None:
@@ -390,7 +387,7 @@ class LoaderHooks:
         """Write the batch size into a loader not yet iterated, so that its len() is right."""
         if loader is None or state.key != self.selected or not rebatches(self.data, loader):
             return
-        state.note_batch_size(self.data, loader)
+        state.note_batch_size(loader)
         size = self._size(state, loader)
         state.holds_batch_size = size != state.batch_size
         if size != own_batch_size(self.data, loader):
@@ -401,7 +398,7 @@ class LoaderHooks:
             if loader.batch_size is not None:
                 loader.__dict__["batch_size"] = size
 
-    def state_of(self, loader: Any) -> TrackedLoader:
+    def tracked(self, loader: Any) -> TrackedLoader:
         # not known: a copy, or built before the hooks were installed
         return self._loaders.find(loader) or self.track(
             loader, f"{type(loader.dataset).__name__}:0"
@@ -424,7 +421,7 @@ class LoaderHooks:
         self.tell(self.events.workers_ending, state)
         end_workers(source)
         self.tell(self.events.workers_ended, state)
-        last = self.training_state  # the same loader, if the job rebuilds it for every epoch
+        last = self.training_loader  # the same loader, if the job rebuilds it for every epoch
         state = last if last is not None and last.key == state.key else state
         state.end_s += perf_counter() - began
 

@@ -232,7 +232,7 @@ class SwitchableIterator:
         self._own = Settings.of(template)
         self._version = hooks.version
         # also covers a subclass that sets its own sampler after construction
-        state.note_batch_size(data, template)
+        state.note_batch_size(template)
         want, size = hooks.wanted(state, self._own, template)
         if new:
             self.stream = IndexStream(
@@ -273,7 +273,7 @@ class SwitchableIterator:
         if idle is not None and want.persistent_workers and self._reusable(idle, want):
             if draws_seed:
                 iter(stream)
-                state.draw_seed(self._hooks.data, self.template)
+                state.draw_seed(self.template)
             self.settings, stream.tracks = want, not stream.iterable
             idle._index_sampler = stream
             self.source = idle
@@ -295,7 +295,7 @@ class SwitchableIterator:
         hooks.tell(hooks.events.epoch_ended, state)
         stepped, self._iterations_before = self._stepped(), hooks.loop.iterations
         hooks.withheld = hooks.withheld or (hooks.cached and self.credited and not stepped)
-        if hooks.stretch and stepped and self.credited and state is hooks.training_state:
+        if hooks.stretch and stepped and self.credited and state is hooks.training_loader:
             persistent = self._own.persistent_workers and self._own.num_workers > 0
             state.passes += 1
             starts = 2 if self._own.num_workers and not persistent else 1

@@ -40,7 +40,7 @@ class SourceBuilder:
         hooks, stream, state = self._hooks, self._stream, self._state
         shadow = self.shadow(want)
         if private_seed:
-            shadow.__dict__["generator"] = state.private_generator(self._data)
+            shadow.__dict__["generator"] = state.private_generator()
         stream.tracks = want.num_workers > 0 and not stream.iterable
         hooks.metering = hooks.meter_of(state)
         try:
@@ -65,7 +65,7 @@ class SourceBuilder:
     def pin_as(self, want: Settings, source: Any) -> None:
         """Switch ``source``, which has no workers, to the pinning of ``want``."""
         shadow = self.shadow(want)
-        shadow.__dict__["generator"] = self._state.private_generator(self._data)
+        shadow.__dict__["generator"] = self._state.private_generator()
         probe = self._data._BaseDataLoaderIter(shadow)
         source._pin_memory = probe._pin_memory
         source._pin_memory_device = probe._pin_memory_device

@@ -44,18 +44,19 @@ class TrackedLoader:
 
     @property
     def training(self) -> bool:
-        return self.hooks.training_state is self
+        return self.hooks.training_loader is self
 
     @property
     def is_other(self) -> bool:
         """Whether another loader is known to be the one trained on; a loader rebuilt for every
         epoch counts as the same.
         """
-        known = self.hooks.training_state
+        known = self.hooks.training_loader
         return known is not None and known is not self and self.key != known.key
 
-    def note_batch_size(self, data: Any, loader: Any) -> None:
+    def note_batch_size(self, loader: Any) -> None:
         """Note the job's own batch size, which it may change after it has built ``loader``."""
+        data = self.hooks.data
         if not self.holds_batch_size or not rebatches(data, loader):
             self.batch_size = own_batch_size(data, loader)
 
@@ -65,7 +66,7 @@ class TrackedLoader:
         """
         if self.passes > 1:
             return self
-        last = self.hooks.training_state
+        last = self.hooks.training_loader
         return last if last is not None and last is not self and last.key == self.key else None
 
     def ahead(self, count: int) -> list[Any]:
@@ -100,12 +101,14 @@ class TrackedLoader:
         self.idle = source
         return True
 
-    def draw_seed(self, data: Any, template: Any) -> None:
+    def draw_seed(self, template: Any) -> None:
         """Draw what torch's own iterator would draw here for its workers."""
-        data.torch.empty((), dtype=data.torch.int64).random_(generator=template.generator)
+        torch = self.hooks.data.torch
+        torch.empty((), dtype=torch.int64).random_(generator=template.generator)
 
-    def private_generator(self, data: Any) -> Any:
+    def private_generator(self) -> Any:
         self.rebuilds += 1
+        torch = self.hooks.data.torch
         # where torch will draw with it: the job may have set a default device
-        device = data.torch.empty(()).device
-        return data.torch.Generator(device).manual_seed(mixed_seed(self.seed, self.rebuilds))
+        device = torch.empty(()).device
+        return torch.Generator(device).manual_seed(mixed_seed(self.seed, self.rebuilds))

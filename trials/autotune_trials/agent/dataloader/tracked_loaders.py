@@ -43,7 +43,7 @@ class TrackedLoaders:
         if origin is not None:  # its batch sampler may have another size by now
             state.batch_size = origin.batch_size
             state.holds_batch_size = origin.holds_batch_size
-        state.note_batch_size(data, loader)
+        state.note_batch_size(loader)
         try:
             length = None if is_iterable(data, loader) else len(loader.dataset)
         except Exception:

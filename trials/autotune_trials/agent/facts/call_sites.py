@@ -220,7 +220,7 @@ class SiteRecorder(Listener):
         """The training loader; if a library (accelerate, Lightning) made it from one the job built,
         that one.
         """
-        state = agent.loaders.training_state if agent.loaders is not None else None
+        state = agent.loaders.training_loader
         mine = next(
             (b for b in self._loaders if state is not None and b.reference is state.identity), None
         )
@@ -245,7 +245,7 @@ class SiteRecorder(Listener):
         """Where the optimizers that step were built, and those of the job's own that may step
         later (a discriminator's).
         """
-        stepping = [control.optimizer for control in agent.live.controls]
+        stepping = [control.optimizer for control in agent.live.optimizer_controls]
         for optimizer in stepping:
             if (site := self._optimizer(optimizer, sources)) is not None:
                 yield site

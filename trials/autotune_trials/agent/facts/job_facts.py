@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from autotune_spaces import machine
-from autotune_spaces.facts import JobFacts, LoaderFacts, ModelFacts, OptimizerFacts, ProcessFacts
+from autotune_spaces.facts import JobFacts, ModelFacts, OptimizerFacts, ProcessFacts
 from autotune_spaces.topology import as_list
 from autotune_trials.agent.controls import garbage_collector
 from autotune_trials.agent.controls.attention import AttentionControl
@@ -115,7 +115,7 @@ def job_facts(agent: Agent) -> JobFacts:
     touched.
     """
     torch, live = agent.torch, agent.live
-    loader: LoaderFacts | None = agent.loaders.facts()
+    loader = agent.loaders.facts
     # dynamo may have compiled something although no knob requested it
     compiles = agent.traits.compiles or (not agent.knobs.held and dynamo_graphs() > 0)
     counted = agent.samples.counted and agent.state.iterations > 0
@@ -123,7 +123,7 @@ def job_facts(agent: Agent) -> JobFacts:
         pid=os.getpid(),
         device=live.device or "cpu",
         loader=loader,
-        optimizers=tuple(_optimizer(c) for c in live.controls),
+        optimizers=tuple(_optimizer(c) for c in live.optimizer_controls),
         models=tuple(_model(torch, e) for e in live.entries),
         own_autocast=agent.traits.autocast,
         own_scaler=agent.traits.scaler,
@@ -201,7 +201,7 @@ def fingerprint(agent: Agent) -> dict[str, Any]:
     live = agent.live
     modules = [m for e in live.entries for m in e.module.modules()]
     parameters = live.parameters()
-    loader = agent.loaders.facts()
+    loader = agent.loaders.facts
     return {
         "optimizers": [_settings(o) for o in live.optimizers],
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
@@ -247,7 +247,7 @@ def in_force(agent: Agent) -> dict[str, Any]:
 
 def _sampler(agent: Agent) -> str:
     """Class name of the training loader's sampler."""
-    state = agent.loaders.training_state
+    state = agent.loaders.training_loader
     loader = state.loader() if state is not None else None
     return type(loader.sampler).__name__ if loader is not None else ""
 

@@ -5,15 +5,12 @@ everything that is timed.
                 iterations   times, phases, time away, time without a core
                 sampler      lines at which the training thread was seen
                 pauses       garbage collections
-                compiles     dynamo's graph breaks and recompilations, with their reasons
-                settings     optimizers (tried out), loader, models
                 calls        tensors read out, prints, files written, copies of arrays, tensors made on the host, transfers
+                compiles     dynamo's graph breaks and recompilations, with their reasons
+                reading      time in which DataLoader workers fetched and decoded
+                padding      share of padding in batches of text
+                standing     optimizers (tried out), loader, models
 
-To add an observer, subclass :class:`Observer` and add a line to :mod:`watch`. An observer that
-fails is dropped and named in ``Evidence.blind``; the job and the other observers go on.
+To add an observer, subclass ``Observer`` (observer.py) and add it to ``OBSERVERS`` (watch.py). One
+that fails is dropped and named in ``Evidence.blind``; the job and the other observers go on.
 """
-
-from autotune_trials.agent.observers.observer import Observer
-from autotune_trials.agent.observers.watch import Watch
-
-__all__ = ["Observer", "Watch"]

@@ -1,8 +1,10 @@
 """Watches notable calls made from the job's own lines on the training thread.
 
-    readouts   tensors turned into Python numbers, lists, arrays, text; explicit waits for the device
-    copies     tensors made of arrays and lists, tensors made on the host and then moved, moves to the device
-    outputs    prints, log lines, files written
+    readouts      tensors turned into Python numbers, lists, arrays, text; explicit waits for the device
+    copies        tensors made of arrays and lists, tensors made on the host and then moved, moves to the device
+    casts         half precision raised to float32
+    collectives   exchanges between ranks
+    outputs       prints, log lines, files written, garbage collections that the job requests
 
 Only the outermost call counts: a ``print`` of a tensor is one print, not the forty calls that
 format it.
@@ -26,7 +28,6 @@ from autotune_trials.measure.clock import NAMES
 from autotune_trials.protocol.evidence import Calls
 
 if TYPE_CHECKING:
-    from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.observers.watch import Watch
 
 PREFIX = "watching "  # prefix of our patches' names
@@ -80,13 +81,8 @@ class CallObserver(Observer):
         self._direct = True  # whether the job itself made it
         self._tallies: dict[tuple[str, str, int, int, bool, int, str], Tally] = {}
         self._names: list[str] = []
-        self._failure = ""
         self._at_end: list[Callable[[], dict[str, Any]]] = []
         self.blind: dict[str, str] = {}
-
-    def end_iteration(self, iteration: Iteration) -> None:
-        if self._failure:
-            raise RuntimeError(self._failure)
 
     def finish(self) -> dict[str, Any]:
         self.agent.patches.restore(*reversed(self._names))
@@ -98,7 +94,7 @@ class CallObserver(Observer):
             fields.update(more())
         return fields
 
-    # ------------------------------------------------------------ used by readouts, copies, outputs
+    # ------------------------------------------------------------ used by the kinds of calls
 
     def watch_calls(
         self,
@@ -189,7 +185,7 @@ class CallObserver(Observer):
         seconds: float,
         caller: str,
     ) -> None:
-        if self._failure:
+        if self.failure:
             return
         began = perf_counter()
         self.last_s, self._direct = seconds, self.watch.places.own(caller)
@@ -201,7 +197,7 @@ class CallObserver(Observer):
                 tally.noting_s += perf_counter() - began
         except Exception as error:  # raised at the end of the iteration
             write_exception("watching calls")
-            self._failure = f"{type(error).__name__}: {error}"
+            self.fail(error)
         finally:
             self._inside = False
 
@@ -227,7 +223,3 @@ class CallObserver(Observer):
 def shape_of(tensor: Any) -> str:
     """``float32[64, 3, 224, 224]``"""
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-
-
-def bytes_of(tensor: Any) -> int:
-    return int(tensor.numel() * tensor.element_size())

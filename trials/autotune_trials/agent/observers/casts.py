@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.autocast import AutocastControl
-from autotune_trials.agent.observers.calls import About, CallObserver, bytes_of, shape_of
+from autotune_trials.agent.loop.batches import bytes_of
+from autotune_trials.agent.observers.calls import About, CallObserver, Describe, shape_of
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.agent import Agent
@@ -36,11 +37,11 @@ def install(calls: CallObserver) -> None:
     if not half_precision(agent):
         return
     for name in FUNCTIONAL:
-        calls.watch_calls(torch.nn.functional, name, _Raised(torch, name))
+        calls.watch_calls(torch.nn.functional, name, _raised(torch, name))
     for name in METHODS:
-        calls.watch_calls(torch.Tensor, name, _Raised(torch, name), of_tensor=True)
+        calls.watch_calls(torch.Tensor, name, _raised(torch, name), of_tensor=True)
         if name != "float":
-            calls.watch_calls(torch, name, _Raised(torch, name))
+            calls.watch_calls(torch, name, _raised(torch, name))
 
 
 def half_precision(agent: Agent) -> bool:
@@ -53,14 +54,10 @@ def half_precision(agent: Agent) -> bool:
     return any(p.dtype in halves for entry in agent.live.entries for p in entry.module.parameters())
 
 
-class _Raised:
+def _raised(torch: Any, name: str) -> Describe:
     """Reports a call that got half precision and returned float32."""
 
-    def __init__(self, torch: Any, name: str) -> None:
-        self._torch, self._name = torch, name
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About | None:
-        torch = self._torch
+    def about(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About | None:
         given = args[0] if args else kwargs.get("input")
         if (
             given is None
@@ -68,4 +65,6 @@ class _Raised:
             or getattr(given, "dtype", None) not in (torch.bfloat16, torch.float16)
         ):
             return None
-        return About(KIND, given.device.type, f"{self._name} of {shape_of(given)}", bytes_of(given))
+        return About(KIND, given.device.type, f"{name} of {shape_of(given)}", bytes_of(given))
+
+    return about

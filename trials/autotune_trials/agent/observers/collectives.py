@@ -11,7 +11,8 @@ import sys
 from typing import Any
 
 from autotune_trials.agent.facts.job_facts import backend, world_size
-from autotune_trials.agent.observers.calls import About, CallObserver, bytes_of, shape_of
+from autotune_trials.agent.loop.batches import bytes_of
+from autotune_trials.agent.observers.calls import About, CallObserver, Describe, shape_of
 
 NAMES = """
     all_reduce reduce broadcast all_gather all_gather_into_tensor reduce_scatter
@@ -32,25 +33,22 @@ def install(calls: CallObserver) -> None:
         return  # runs on device streams: visible in the profile, not on the host
     for name in NAMES:
         for owner in (distributed, sys.modules["torch.distributed.distributed_c10d"]):
-            calls.watch_calls(owner, name, _Named(name))
-    calls.watch_calls(distributed.Work, "wait", _Named("waiting for an asynchronous operation"))
+            calls.watch_calls(owner, name, _named(name))
+    calls.watch_calls(distributed.Work, "wait", _named("waiting for an asynchronous operation"))
     _watch_exchange(calls)
     calls.at_end(lambda: {"communication_s": by_iteration(calls)})
 
 
-class _Named:
+def _named(name: str) -> Describe:
     """Describes calls of one function."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About:
+    def about(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> About:
         tensor = next((a for a in (*args, *kwargs.values()) if hasattr(a, "element_size")), None)
         if tensor is None:
-            return About(KIND, "", self._name)
-        return About(
-            KIND, tensor.device.type, f"{self._name} of {shape_of(tensor)}", bytes_of(tensor)
-        )
+            return About(KIND, "", name)
+        return About(KIND, tensor.device.type, f"{name} of {shape_of(tensor)}", bytes_of(tensor))
+
+    return about
 
 
 def _watch_exchange(calls: CallObserver) -> None:

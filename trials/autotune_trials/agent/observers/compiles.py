@@ -13,16 +13,15 @@ from __future__ import annotations
 import re
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from autotune_trials.agent.bootstrap import log
+from autotune_trials.agent.facts.source_calls import OURS
 from autotune_trials.agent.observers.observer import Observer
 from autotune_trials.agent.patches.base import UNTRACED, Patch, PatchSet
 from autotune_trials.protocol.evidence import GraphBreak, Place
 
 PATCH = "dynamo.log_graph_break"
-OURS = str(Path(__file__).resolve().parents[2])
 LONGEST_REASON = 300
 
 Line = tuple[str, int, str]  # file, line, function

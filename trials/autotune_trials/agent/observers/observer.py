@@ -26,6 +26,8 @@ class Observer(ABC):
         :meth:`begin`.
         """
         self.watch, self.agent, self.torch = watch, watch.agent, watch.torch
+        # an error where none may be raised, in the job's own call or another thread
+        self.failure = ""
 
     def begin(self) -> None:
         """The watched window begins. May take milliseconds, which are not part of any iteration."""
@@ -34,6 +36,12 @@ class Observer(ABC):
         """An iteration (:class:`autotune_trials.agent.core.iteration.Iteration`) has ended. Take a
         few microseconds at most: they are part of the next one.
         """
+        if self.failure:
+            raise RuntimeError(self.failure)
+
+    def fail(self, error: Exception) -> None:
+        """Note ``error``, which ends this observer when the iteration ends."""
+        self.failure = f"{type(error).__name__}: {error}"
 
     @abstractmethod
     def finish(self) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from autotune_trials.agent.observers.observer import Observer
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.events import GivenBatch
-    from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.observers.watch import Watch
 
 # rows of 0 (padding) and 1, under the name that tokenizers and models share
@@ -28,18 +27,13 @@ class PaddingObserver(Observer, Listener):
         super().__init__(watch)
         # (real tokens, all tokens) of each batch; read when the window is over
         self._counts: list[tuple[Any, int]] = []
-        self._failure: Exception | None = None
 
     def begin(self) -> None:
         self.agent.events.listen(self)
 
     def batch_given(self, given: GivenBatch) -> None:
-        if given.loader.training and self._failure is None:
+        if given.loader.training and not self.failure:
             self._look(given.batch)
-
-    def end_iteration(self, iteration: Iteration) -> None:
-        if self._failure is not None:
-            raise self._failure
 
     def finish(self) -> dict[str, Any]:
         self.agent.events.forget(self)
@@ -53,4 +47,4 @@ class PaddingObserver(Observer, Listener):
             if mask is not None and mask.dim() == 2 and mask.device.type == "cpu":
                 self._counts.append((mask.count_nonzero(), mask.numel()))
         except Exception as error:  # a mask of the job's own kind
-            self._failure = error
+            self.fail(error)

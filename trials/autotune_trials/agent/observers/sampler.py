@@ -27,7 +27,6 @@ from autotune_trials.measure.clock import NAMES
 from autotune_trials.protocol.evidence import Frames
 
 if TYPE_CHECKING:
-    from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.observers.watch import Watch
 
 INTERVAL_S = 0.002  # a sample takes about 20 µs: 1% of one core
@@ -50,7 +49,6 @@ class SamplerObserver(Observer):
         self._thread: threading.Thread | None = None
         self._usual_switch_s: float | None = None
         self._seen: dict[Key, list[Any]] = {}  # [seconds, spot, innermost code object]
-        self._failure = ""
 
     def begin(self) -> None:
         usual = sys.getswitchinterval()
@@ -59,10 +57,6 @@ class SamplerObserver(Observer):
         self._running = True
         self._thread = threading.Thread(target=self._look, name="autotune-sampler", daemon=True)
         self._thread.start()
-
-    def end_iteration(self, iteration: Iteration) -> None:
-        if self._failure:
-            raise RuntimeError(self._failure)
 
     def finish(self) -> dict[str, Any]:
         self._running = False
@@ -98,7 +92,7 @@ class SamplerObserver(Observer):
                     count[0] += INTERVAL_S
                     tick += jitter(0.5, 1.5) * INTERVAL_S
         except Exception as error:  # raised on the training thread
-            self._failure = f"{type(error).__name__}: {error}"
+            self.fail(error)
 
 
 def stack_of(thread: int) -> list[Spot]:

@@ -22,7 +22,9 @@ class StandingObserver(Observer):
 
     def finish(self) -> dict[str, Any]:
         return {
-            "optimizers": tuple(self._optimizer(control) for control in self.agent.live.controls),
+            "optimizers": tuple(
+                self._optimizer(control) for control in self.agent.live.optimizer_controls
+            ),
             "loader": self._loader(),
             "models": tuple({"dtypes": _dtypes(entry)} for entry in self.agent.live.entries),
         }
@@ -38,7 +40,7 @@ class StandingObserver(Observer):
 
     def _loader(self) -> dict[str, Any]:
         hooks = self.agent.loaders
-        state = hooks.training_state
+        state = hooks.training_loader
         if state is None:
             return {}
         settings = hooks.settings_in_force()

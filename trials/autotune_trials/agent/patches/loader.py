@@ -59,7 +59,7 @@ def install(
             if not patch.active or worker._worker_info is not None:
                 return original(self)
             try:
-                return switchable(hooks, hooks.state_of(self), self)
+                return switchable(hooks, hooks.tracked(self), self)
             except Exception:
                 trouble = traceback.format_exc()
             # an error of the job's own is raised again here, as the job would see it

@@ -16,6 +16,9 @@ import pytest
 from session_paths import PYTHONPATH
 from session_waits import gone_within, wait_for
 
+from autotune_trials.paths import SessionPaths
+from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.session.session import Session
 from autotune_trials.supervisor import process_tags, procfs
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -173,6 +176,25 @@ def test_shared_memory_of_killed_workers_is_removed_and_that_of_others_is_not(
         assert foreign.exists()
     finally:
         foreign.unlink()
+
+
+def test_ctrl_c_while_the_supervisor_starts(tmp_path, monkeypatch):
+    """It reads that it is to stop together with what it is to start."""
+    argv = [sys.executable, "-c", "import time; time.sleep(99)"]
+    paths = SessionPaths(tmp_path / "session")
+    session = Session(argv, tmp_path, {}, paths, SessionConfig("live", ""), grace_s=0.3)
+    turn = session.board.turn
+
+    def interrupted(timeout_s):
+        monkeypatch.setattr(session.board, "turn", turn)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session.board, "turn", interrupted)
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        session.start()
+    assert time.monotonic() - begin < 15
+    assert not gone_within(0, session.mark) and session.command.left == []
 
 
 # ------------------------------------------------------------------------------------------- killed

@@ -107,9 +107,7 @@ class WatchedCommand:
         if self._control is None:
             return
         try:
-            self._control.sendall(
-                json.dumps({"do": "stop", "grace_s": self._grace_s}).encode() + b"\n"
-            )
+            self._control.sendall(b"stop\n")
         except OSError:  # the supervisor is gone; wait_until_gone() cleans up
             pass
 

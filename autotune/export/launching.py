@@ -132,7 +132,6 @@ def plan(
             knobs=tuple(choices[n] for n, k in knobs.items() if k.scope is Scope.LIVE),
             process_knobs=tuple(choices[n] for n, k in knobs.items() if _can_be_asked(k)),
             loader_key=tuned.provenance.loader_key,
-            record_loss=False,
         )
     return Launch(start.argv, start.env, tuned.workdir, session)
 

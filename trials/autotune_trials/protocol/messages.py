@@ -101,7 +101,6 @@ class SessionConfig:
     # long
     first_epoch_s: float = 0.0
     stretch: bool = True  # live: epochs of the training DataLoader do not end
-    record_loss: bool = True
     # profile: also draw ranges for modules down to this depth below the entry module; 0: none
     nvtx_modules: int = 0
     # keep watching for at least this long, so that lines can be told apart (one rank only)

@@ -130,7 +130,7 @@ class RecordMode(Mode):
         agent, config, window = self.agent, self.agent.config, self._window
         assert window is not None
         window.add(iteration)
-        agent.loss.end_step(keep=config.record_loss)
+        agent.loss.end_step()
         if self.stage is Stage.WARMUP and agent.state.iterations >= config.warmup_steps:
             with agent.timer.own_time():
                 self._greet()
@@ -298,7 +298,7 @@ class RecordMode(Mode):
         self._tell(self._result, ended_early)
 
     def _tell(self, window: Window, ended_early: bool, so_far: bool = False) -> None:
-        agent, config = self.agent, self.agent.config
+        agent = self.agent
         gradient_norms, update_norms = agent.probe.norms.norms()
         iterations = self._window.iterations if self._window is not None else []
         notes = {**self._notes, **compile_notes(agent.live.entries), "in_force": self._in_force}
@@ -316,7 +316,7 @@ class RecordMode(Mode):
             Record(
                 rank=rank(agent.torch),
                 window=window,
-                losses=tuple(agent.loss.values()) if config.record_loss else (),
+                losses=tuple(agent.loss.values()),
                 samples_before=tuple(self._window.samples_before)
                 if self._window is not None
                 else (),

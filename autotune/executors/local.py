@@ -81,7 +81,6 @@ class LocalLiveSession(LiveSession):
     def __init__(self, session: Session) -> None:
         self._session = session
         self.hello = session.hello
-        self.directory = session.paths.root
 
     def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
         reports = self._session.run_plan(blocks)

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.errors import InputError, Interrupted
+from autotune.errors import InputError, Interrupted, last_line
 from autotune.job.mistakes import did_you_mean
 from autotune.service.cluster import Cluster
 from autotune.service.ending import LOST, exit_code_in
-from autotune.service.submission import DIRECTORY_KEY, NAME_KEY, STOP_WAIT_S, id_time, last_line
+from autotune.service.submission import DIRECTORY_KEY, NAME_KEY, STOP_WAIT_S, id_time
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 POLL_S = 1.0

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.disk import disk_errors_as_input_errors
-from autotune.errors import InputError
+from autotune.errors import InputError, last_line
 from autotune.job.load import NAME_VARIABLE
 from autotune.job.package import Package
 from autotune.service.cluster import Cluster
@@ -217,9 +217,3 @@ def _once_it_has_started(submit: Callable[[], object]) -> None:
             if STILL_STARTING not in str(error) or time.monotonic() > deadline:
                 raise
         time.sleep(1.0)
-
-
-def last_line(error: Exception) -> str:
-    """The last line of Ray's answer, which is often a whole traceback."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip(" .")]
-    return lines[-1] if lines else type(error).__name__

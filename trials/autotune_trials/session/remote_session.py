@@ -35,7 +35,7 @@ class Heard:
     ended: Diagnosis | None = None
 
 
-class Outpost(Session):
+class RemoteSession(Session):
     """Started and closed like any session. :meth:`give` may be called while another thread is in
     :meth:`take`; :meth:`close` waits for :meth:`take`.
     """

@@ -2,7 +2,7 @@
 
     slot (first node)    SpreadExecutor ── SpreadSession ── torchrun, node 0        the session speaks with all ranks
       │ begin, take, give, end                   ▲ relay.py
-    outpost (each other) Outpost ───────── Outpost session ── torchrun, node 1
+    outpost (each other) Outpost ───────── RemoteSession ── torchrun, node 1
 
 Every node starts the same command, with the same settings, in its own copy of the directory.
 torchrun learns from variables how many nodes there are, which of them this is, and where the first

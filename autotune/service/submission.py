@@ -20,7 +20,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,7 @@ class Submission:
     entrypoint: str
     metadata: Mapping[str, str]
     package: Package | None  # None: the cluster sees the job's folder at the same path
-    reserve: Reserve = field(default_factory=Reserve)
+    reserve: Reserve
 
 
 def id_time(id: str) -> str:
@@ -198,7 +198,7 @@ def send(cluster: Cluster, submission: Submission) -> None:
             "entrypoint_num_gpus": submission.reserve.gpus or None,
         }
         try:
-            with cluster.answering():
+            with cluster.request_errors_as_input_errors():
                 _once_it_has_started(lambda: client.submit_job(**job))
         except RuntimeError as error:
             raise InputError(

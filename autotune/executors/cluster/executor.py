@@ -118,7 +118,7 @@ class RayExecutor(Executor):
 
     def lanes(self) -> Sequence[Lane]:
         self._head.check()
-        with self._turn, self._head.told():
+        with self._turn, self._head.client_errors_as_lost():
             if time.monotonic() - self._looked_s >= LOOK_S:
                 self._look()
             here = self._here()
@@ -217,12 +217,12 @@ class RayExecutor(Executor):
             if not (self._used or self._starting or self._waiting) and (
                 self._out or time.monotonic() - self._seen_s > GATHER_S
             ):
-                with self._turn, self._head.told():
+                with self._turn, self._head.client_errors_as_lost():
                     self._look()  # at places that were not asked while others were
                 if not (self._starting or self._waiting):
                     raise self._no_slot()
             time.sleep(0.2)
-            with self._turn, self._head.told():
+            with self._turn, self._head.client_errors_as_lost():
                 self._collect()
         return here[0]
 

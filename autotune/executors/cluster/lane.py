@@ -99,7 +99,7 @@ class Lane(Executor):
         self._head.check()
         self._busy = True
         try:
-            with self._head.told():
+            with self._head.client_errors_as_lost():
                 asked = getattr(self._actor, method).remote(*arguments)
                 while not ray.wait([asked], timeout=LOOK_S)[0]:
                     self._head.check()

@@ -38,7 +38,7 @@ class WatchedCommand:
         grace_s: float,
         selector: selectors.BaseSelector,
         on_exit: Callable[[], None],
-        secrets: Sequence[str] = (),
+        secrets: Sequence[str],
     ) -> None:
         self._argv = list(argv)
         self._workdir = workdir

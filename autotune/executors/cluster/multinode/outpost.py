@@ -54,7 +54,7 @@ class Outpost(Slot):
             self._session = session
 
         with self._turn:
-            return self._told(do, "")
+            return self._answer(do, "")
 
     def take(self, patience_s: float) -> Heard | None:
         session = self._session

@@ -183,13 +183,13 @@ def test_ctrl_c_while_the_supervisor_starts(tmp_path, monkeypatch):
     argv = [sys.executable, "-c", "import time; time.sleep(99)"]
     paths = SessionPaths(tmp_path / "session")
     session = Session(argv, tmp_path, {}, paths, SessionConfig("live", ""), grace_s=0.3)
-    turn = session.board.turn
+    handle_events = session.inbox.handle_events
 
     def interrupted(timeout_s):
-        monkeypatch.setattr(session.board, "turn", turn)
+        monkeypatch.setattr(session.inbox, "handle_events", handle_events)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(session.board, "turn", interrupted)
+    monkeypatch.setattr(session.inbox, "handle_events", interrupted)
     begin = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         session.start()

@@ -111,7 +111,7 @@ class WatchedCommand:
         except OSError:  # the supervisor is gone; wait_until_gone() cleans up
             pass
 
-    def wait_until_gone(self, turn: Callable[[float], None]) -> None:
+    def wait_until_gone(self, handle_events: Callable[[float], None]) -> None:
         """Wait until the supervisor has ended everything; failing that, kill it and the marked
         processes.
         """
@@ -119,11 +119,11 @@ class WatchedCommand:
             return
         deadline = time.monotonic() + self._grace_s + process_tags.SWEEP_S + 5.0
         while self.supervisor.poll() is None and time.monotonic() < deadline:
-            turn(0.01)
+            handle_events(0.01)
         if self.supervisor.poll() is None:
             self.supervisor.kill()
             self.supervisor.wait()
-        turn(0.0)  # its last message
+        handle_events(0.0)  # its last message
         if not self._ended:
             process_tags.sweep(self.mark)
             self.left = sorted(process_tags.marked(self.mark))

@@ -84,7 +84,7 @@ class Supervisor:
         self._tell(event="started", pid=self._child)
         try:
             while not self._stop:
-                self._turn(None)
+                self._handle_events(None)
         finally:  # a bug in the supervisor must not leave the command running
             self._end()
 
@@ -164,7 +164,7 @@ class Supervisor:
 
     # -- events
 
-    def _turn(self, timeout_s: float | None) -> None:
+    def _handle_events(self, timeout_s: float | None) -> None:
         for key, _ in self._selector.select(timeout_s):
             key.data(key.fd)
 
@@ -184,7 +184,7 @@ class Supervisor:
 
     def _copy(self, fd: int, chunks: int) -> None:
         """Copy available output of the command from a pipe to its log; drop the pipe at EOF."""
-        # an earlier event of the same turn may have closed it
+        # an event handled just before may have closed it
         for _ in range(chunks if fd in self._logs else 0):
             try:
                 data = os.read(fd, 1 << 16)
@@ -281,7 +281,7 @@ class Supervisor:
         deadline = time.monotonic() + seconds
         pause = 0.005
         while True:
-            self._turn(pause)
+            self._handle_events(pause)
             self._reap()
             left = descendants(os.getpid())
             if spare:

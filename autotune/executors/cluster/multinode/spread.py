@@ -48,7 +48,7 @@ class SpreadSession(Session):
 
     def start(self) -> None:
         super().start()
-        self.outposts.begin(self.board.address)
+        self.outposts.begin(self.inbox.address)
 
     def close(self) -> None:
         if not self.closed:
@@ -63,7 +63,7 @@ class SpreadSession(Session):
         if self.outposts.ended() is None and not self.outposts.lost():
             return
         self.waiting.wait_for_last_words()
-        if self.command.exit_status is None and not self.board.inbox:
+        if self.command.exit_status is None and not self.inbox.messages:
             raise self.postmortem.found(
                 self.outposts.ended()
                 or Diagnosis("ended", f"one node did not report before {until}")

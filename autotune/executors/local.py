@@ -109,7 +109,7 @@ class LocalExecutor(Executor):
     goes_on = True
     interleaves = True
     compile_cache: Path | None = None  # directory of compiled kernels; None: the run's own cache
-    kind: type[Session] = Session  # class of the sessions
+    session_class: type[Session] = Session
     variables: Mapping[str, str] = {}  # set for the command in addition to the job's own
 
     def __init__(self, spec: JobSpec, run_dir: Path, own: Sequence[Path] = ()) -> None:
@@ -336,7 +336,7 @@ class LocalExecutor(Executor):
             argv = [
                 word.replace("{report}", str(paths.report(""))) for word in capture.words
             ] + argv
-        session = self.kind(
+        session = self.session_class(
             argv,
             self.spec.workdir,
             {**self.spec.env, **self.variables},

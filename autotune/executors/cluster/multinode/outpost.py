@@ -35,7 +35,7 @@ class Outpost(Slot):
 
     def _executor(self, spec: JobSpec, own: tuple[Path, ...]) -> LocalExecutor:
         executor = LocalExecutor(spec, self._scratch, own=own)
-        executor.kind = RemoteSession
+        executor.session_class = RemoteSession
         return executor
 
     def begin(

@@ -138,7 +138,7 @@ class SpreadExecutor(LocalExecutor):
     ``address`` is this node's.
     """
 
-    kind = SpreadSession
+    session_class = SpreadSession
 
     def __init__(self, *args: Any, outposts: Sequence[Any], address: str, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -76,3 +76,9 @@ def request_failure(error: BaseException) -> str:
         if match := re.search(pattern, text, re.IGNORECASE):
             return match[1].strip()
     return text
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of an error's text, which may be a whole traceback of another process."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip(" .")]
+    return lines[-1] if lines else type(error).__name__

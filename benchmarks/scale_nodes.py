@@ -150,7 +150,7 @@ class Count:
 
 @contextmanager
 def counted() -> Iterator[Count]:
-    count, measure_, open_ = Count(), lane.SlotLiveSession.measure, lane.Slot.open_live
+    count, measure_, open_ = Count(), lane.SlotLiveSession.measure, lane.Lane.open_live
 
     def measured(self: Any, blocks: Sequence[Any]) -> Any:
         count.blocks += len(blocks)
@@ -161,11 +161,11 @@ def counted() -> Iterator[Count]:
         count.opened_s.append(time.monotonic())
         return session
 
-    lane.SlotLiveSession.measure, lane.Slot.open_live = measured, opened  # type: ignore[method-assign]
+    lane.SlotLiveSession.measure, lane.Lane.open_live = measured, opened  # type: ignore[method-assign]
     try:
         yield count
     finally:
-        lane.SlotLiveSession.measure, lane.Slot.open_live = measure_, open_  # type: ignore[method-assign]
+        lane.SlotLiveSession.measure, lane.Lane.open_live = measure_, open_  # type: ignore[method-assign]
 
 
 def cpu_seconds() -> float:

@@ -45,7 +45,7 @@ for _ in range(int(sys.argv[2])):
     loss.backward()
     ranges.switch("optimizer")
     optimizer.step()
-    ranges.close()
+    ranges.end_iteration()
     window.step()
 window.stop()
 """

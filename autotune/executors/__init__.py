@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 
-from autotune.executors.base import Executor, FixedRun, LiveSession, SessionFailed
+from autotune.executors.base import Executor, Tell
 from autotune.job.spec import EXECUTORS, JobSpec
 from autotune_spaces.facts import Machine
-
-__all__ = ["Executor", "FixedRun", "LiveSession", "SessionFailed", "executor_for"]
-
-
-Tell = Callable[[str], None]
 
 
 def executor_for(

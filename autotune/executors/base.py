@@ -19,6 +19,8 @@ from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
 NODE = "node"  # in Record.notes: the machine it was measured on; absent: this one
 WALL_S = "wall_s"  # in Record.notes: seconds the whole session took, start and end included
 
+Tell = Callable[[str], None]  # called with a sentence for the user
+
 
 @dataclass(frozen=True)
 class Capture:

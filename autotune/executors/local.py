@@ -81,7 +81,6 @@ class LocalLiveSession(LiveSession):
     def __init__(self, session: Session) -> None:
         self._session = session
         self.hello = session.hello
-        self.directory = session.paths.root
 
     def measure(self, blocks: Sequence[Block]) -> list[BlockReport]:
         reports = self._session.run_plan(blocks)
@@ -110,7 +109,7 @@ class LocalExecutor(Executor):
     goes_on = True
     interleaves = True
     compile_cache: Path | None = None  # directory of compiled kernels; None: the run's own cache
-    kind: type[Session] = Session  # class of the sessions
+    session_class: type[Session] = Session
     variables: Mapping[str, str] = {}  # set for the command in addition to the job's own
 
     def __init__(self, spec: JobSpec, run_dir: Path, own: Sequence[Path] = ()) -> None:
@@ -337,7 +336,7 @@ class LocalExecutor(Executor):
             argv = [
                 word.replace("{report}", str(paths.report(""))) for word in capture.words
             ] + argv
-        session = self.kind(
+        session = self.session_class(
             argv,
             self.spec.workdir,
             {**self.spec.env, **self.variables},

@@ -14,14 +14,14 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 from autotune.errors import InputError
 from autotune.results import Written
 from autotune_trials.file_restore.restore import Outcome, leftovers, put_back
-from autotune_trials.file_restore.scope import PathScope
+from autotune_trials.file_restore.scope import PathScope, above
 from autotune_trials.paths import SessionPaths, publish, sessions_of
 
 NOTICED = "noticed.json"
@@ -175,7 +175,7 @@ def notice(session: Path, workdir: Path, scope: PathScope | None, outcome: Outco
     found = [
         path
         for path in changed_since(os.path.realpath(workdir), since, scope)
-        if not _known(path, known)
+        if known.isdisjoint((path, *above(path)))
     ]
     publish(session / NOTICED, json.dumps(found))
 
@@ -246,10 +246,6 @@ def summary(run_dir: Path, workdir: Path) -> Written:
     )
 
 
-def _known(path: str, known: Iterable[str]) -> bool:
-    return any(path == other or path.startswith(other + os.sep) for other in known)
-
-
 def _shown(path: str, home: str) -> str:
     return os.path.relpath(path, home) if path.startswith(home + os.sep) else path
 
@@ -257,7 +253,7 @@ def _shown(path: str, home: str) -> str:
 def open_files() -> set[tuple[int, int]]:
     """Files this process has open, such as the log its own output is redirected to."""
     found = set()
-    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ("0", "1", "2"):
+    for name in os.listdir("/proc/self/fd"):
         try:
             stat = os.fstat(int(name))
         except OSError:

@@ -52,8 +52,7 @@ class Cluster:
         self._check()
         from ray.job_submission import JobSubmissionClient
 
-        # Ray would prefer these to the address it is given
-        with _without(ADDRESS_VARIABLES), self.answering():
+        with _no_address_variables(), self.request_errors_as_input_errors():
             client = JobSubmissionClient(self.address, headers=self.headers)
         ask = client._do_request
 
@@ -73,7 +72,7 @@ class Cluster:
 
         headers = {"Content-Type": "application/json", **self.headers}
         try:
-            with _without(ADDRESS_VARIABLES), self.answering():
+            with _no_address_variables(), self.request_errors_as_input_errors():
                 client = StateApiClient(self.address, headers=headers)
                 found = client.list(
                     StateResource.NODES,
@@ -118,7 +117,7 @@ class Cluster:
             raise InputError(found, where=self.address_from, expected=EXPECTED)
 
     @contextlib.contextmanager
-    def answering(self) -> Iterator[None]:
+    def request_errors_as_input_errors(self) -> Iterator[None]:
         """Raise the cluster's errors as :class:`InputError`.
 
         Errors in which the cluster reports its own defects pass through unchanged.
@@ -255,8 +254,9 @@ def _printable(token: str, where: str) -> str:
 
 
 @contextlib.contextmanager
-def _without(names: tuple[str, ...]) -> Iterator[None]:
-    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+def _no_address_variables() -> Iterator[None]:
+    """Ray would prefer them to the address it is given."""
+    kept = {name: os.environ.pop(name) for name in ADDRESS_VARIABLES if name in os.environ}
     try:
         yield
     finally:

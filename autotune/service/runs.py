@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from autotune.errors import InputError, Interrupted
+from autotune.errors import InputError, Interrupted, last_line
 from autotune.job.mistakes import did_you_mean
 from autotune.service.cluster import Cluster
 from autotune.service.ending import LOST, exit_code_in
-from autotune.service.submission import DIRECTORY_KEY, NAME_KEY, STOP_WAIT_S, id_time, last_line
+from autotune.service.submission import DIRECTORY_KEY, NAME_KEY, STOP_WAIT_S, id_time
 
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
 POLL_S = 1.0
@@ -57,7 +57,7 @@ class Runs:
         Args:
             others: also jobs that autotune did not submit.
         """
-        with self.cluster.answering():
+        with self.cluster.request_errors_as_input_errors():
             found = [
                 self._as_it_ended(_run(job))
                 for job in self._client.list_jobs()
@@ -119,7 +119,10 @@ class Runs:
                 show(new)
 
         while True:
-            with contextlib.suppress(RuntimeError, TimeoutError), self.cluster.answering():
+            with (
+                contextlib.suppress(RuntimeError, TimeoutError),
+                self.cluster.request_errors_as_input_errors(),
+            ):
                 asyncio.run(tail())
             # Ray closes the log a moment before it reports how the run ended
             if (run := self._ended_within(id, CLOSING_S)) is not None:
@@ -172,7 +175,7 @@ class Runs:
     def _asked(self, id: str, question: Callable[[], Any]) -> Any:
         self.find(id)
         try:
-            with self.cluster.answering():
+            with self.cluster.request_errors_as_input_errors():
                 return question()
         except RuntimeError as error:
             raise InputError(

@@ -20,12 +20,12 @@ import shlex
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.disk import disk_errors_as_input_errors
-from autotune.errors import InputError
+from autotune.errors import InputError, last_line
 from autotune.job.load import NAME_VARIABLE
 from autotune.job.package import Package
 from autotune.service.cluster import Cluster
@@ -66,7 +66,7 @@ class Submission:
     entrypoint: str
     metadata: Mapping[str, str]
     package: Package | None  # None: the cluster sees the job's folder at the same path
-    reserve: Reserve = field(default_factory=Reserve)
+    reserve: Reserve
 
 
 def id_time(id: str) -> str:
@@ -198,7 +198,7 @@ def send(cluster: Cluster, submission: Submission) -> None:
             "entrypoint_num_gpus": submission.reserve.gpus or None,
         }
         try:
-            with cluster.answering():
+            with cluster.request_errors_as_input_errors():
                 _once_it_has_started(lambda: client.submit_job(**job))
         except RuntimeError as error:
             raise InputError(
@@ -217,9 +217,3 @@ def _once_it_has_started(submit: Callable[[], object]) -> None:
             if STILL_STARTING not in str(error) or time.monotonic() > deadline:
                 raise
         time.sleep(1.0)
-
-
-def last_line(error: Exception) -> str:
-    """The last line of Ray's answer, which is often a whole traceback."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip(" .")]
-    return lines[-1] if lines else type(error).__name__

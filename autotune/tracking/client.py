@@ -97,7 +97,7 @@ def ask(store: Store) -> str:
     return result[0] if result else f"no answer in {DATABASE_TIMEOUT_S:.0f} s"
 
 
-def require_answer(store: Store, where: str = "tracking uri") -> None:
+def require_answer(store: Store, where: str) -> None:
     """Check that ``store`` answers within some seconds.
 
     Raises:

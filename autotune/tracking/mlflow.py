@@ -59,7 +59,7 @@ class Sender:
         self.cursor = self.paths.cursor(store.uri, experiment)
         self.experiment_id = ""
         self.missing: list[str] = []  # artifacts whose file was gone
-        self._connected: Any = None
+        self._client: Any = None
         self._id = uuid.uuid4().hex
         # nobody has ever sent the events from this offset on, so their runs need not be looked up
         self._sure_from: int | None = None
@@ -91,7 +91,7 @@ class Sender:
         """
         with self._locked(wait):
             self._read_cursor()
-            kept_connection = self._connected is not None
+            kept_connection = self._client is not None
             try:
                 try:
                     sent = self._send_rest()
@@ -108,7 +108,7 @@ class Sender:
 
     def _forget_connection(self) -> None:
         """Check the store again: a server that comes back may have lost everything."""
-        self._connected = self._sure_from = None
+        self._client = self._sure_from = None
 
     def _study_is_gone(self) -> bool:
         known = self.study_run_id
@@ -116,7 +116,7 @@ class Sender:
         return self.study_run_id != known
 
     def _send_rest(self) -> int:
-        if self._connected is None:
+        if self._client is None:
             self._connect()
         sent = self._send_events()
         self._settle_doubts()
@@ -137,7 +137,7 @@ class Sender:
             # The store was emptied, or the study was deleted in the UI: send everything again.
             self.cursor.unlink(missing_ok=True)
             self._reset()
-        self._connected = client
+        self._client = client
 
     @contextlib.contextmanager
     def _locked(self, wait: bool) -> Iterator[None]:
@@ -227,7 +227,7 @@ class Sender:
             case "artifact":
                 self._artifact(self.study_key, event)
             case "metrics":
-                self._log(self.study_run_id, event, metrics=_points(event))
+                self._log(self.study_run_id, event, metrics=_points(event.data))
             case "finish":
                 self._finish(event)
 
@@ -254,7 +254,7 @@ class Sender:
             event.time_ms - max(0, wall_ms),
             {**parent, **_tags(data["tags"])},
         )
-        self._log(run_id, event, data["params"], _points(event, data["metrics"]))
+        self._log(run_id, event, data["params"], _points(data["metrics"]))
         status = TRIAL_STATUS.get(str(data["tags"].get("autotune.state", "")), "FINISHED")
         self._client.set_terminated(run_id, status, event.time_ms)
 
@@ -274,7 +274,9 @@ class Sender:
     def _series(self, event: Event) -> None:
         run_id = self._known_run(self._key(event.data["trial"]))
         if run_id:  # otherwise a failing disk damaged the line of its trial
-            self._log(run_id, event, metrics=_points(event))
+            name, values = event.data["name"], event.data["values"]
+            points = tuple((name, float(v), int(float(step))) for step, v in values.items())
+            self._log(run_id, event, metrics=points)
 
     def _artifact(self, key: str, event: Event) -> None:
         artifact = (key, str(event.data["path"]), str(event.data["folder"] or ""))
@@ -323,10 +325,6 @@ class Sender:
             return False
 
     # -- MLflow ------------------------------------------------------------------------------------
-
-    @property
-    def _client(self) -> Any:
-        return self._connected
 
     def _run(self, key: str, name: str, start_ms: int, tags: Mapping[str, str]) -> str:
         if key not in self.runs:
@@ -428,16 +426,9 @@ def _tags(tags: Mapping[str, Any]) -> dict[str, str]:
     return {_name(k): str(v)[:LONGEST_TAG] for k, v in tags.items()}
 
 
-def _points(
-    event: Event, metrics: Mapping[str, Any] | None = None
-) -> tuple[tuple[str, float, int], ...]:
-    """(name, value, step) of an event's metrics."""
-    if event.kind == "trial_series":
-        return tuple(
-            (event.data["name"], float(v), int(float(step)))
-            for step, v in event.data["values"].items()
-        )
-    return tuple((k, float(v), 0) for k, v in (event.data if metrics is None else metrics).items())
+def _points(metrics: Mapping[str, Any]) -> tuple[tuple[str, float, int], ...]:
+    """Metrics as :meth:`Sender._log` takes them: (name, value, step)."""
+    return tuple((name, float(value), 0) for name, value in metrics.items())
 
 
 def _alive(client: Any, run_id: str) -> bool:

@@ -117,11 +117,6 @@ class Spool:
         self._remember(event)
         return True
 
-    def append_metrics(self, kind: str, key: str, metrics: Mapping[Any, float | None]) -> bool:
-        """Like :meth:`append`, for numbers: None is left out, NaN and infinities are kept."""
-        values = finite_or_words(metrics)
-        return bool(values) and self.append(kind, key, values)
-
     def append_file(self, kind: str, key: str, path: Path, folder: str) -> bool:
         """Record an artifact by its path.
 

@@ -87,8 +87,8 @@ class StudyTracker(Tracker):
     def study_metrics(self, metrics: Mapping[str, float]) -> None:
         # One event per metric: a resumed run that repeats nine of ten adds only the tenth.
         new = [
-            self._spool.append_metrics("metrics", name, {name: value})
-            for name, value in metrics.items()
+            self._spool.append("metrics", name, {name: value})
+            for name, value in finite_or_words(metrics).items()
         ]
         if any(new):
             self._poke()

@@ -596,4 +596,4 @@ def test_torch_draws_nvtx_ranges() -> None:
     ranges = TorchNvtxRanges(torch)
     ranges.begin_iteration()
     ranges.switch("forward")
-    ranges.close()
+    ranges.end_iteration()

@@ -203,7 +203,7 @@ def test_without_the_package_torch_draws_what_a_tool_listens_to(
     ranges.begin_iteration()
     ranges.switch("to_device")
     ranges.enter("layer1")
-    ranges.close()
+    ranges.end_iteration()
     assert calls == ["autotune::iteration", "autotune::to-device", "layer1", "end", "end", "end"]
 
 
@@ -220,7 +220,6 @@ def test_the_real_package_takes_what_the_agent_calls() -> None:
         ranges.switch("to_device")
         ranges.leave()
         ranges.end_iteration()
-    ranges.close()
 
 
 def test_a_phase_that_ends_inside_a_module_keeps_the_stack_in_order() -> None:
@@ -255,7 +254,7 @@ def test_a_phase_that_ends_inside_a_module_keeps_the_stack_in_order() -> None:
         ("iteration", "forward"),
         ("iteration", "forward", "layer1"),
     ]
-    ranges.close()
+    ranges.end_iteration()
     assert not stack
 
 

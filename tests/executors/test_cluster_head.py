@@ -110,7 +110,7 @@ def test_a_client_without_its_server_is_told_as_that(
     error: Exception, is_lost: bool, machine: Machine
 ) -> None:
     head = Head(machine.nodes, PATIENCE_S)
-    with pytest.raises(ClusterLost if is_lost else ValueError), head.told():
+    with pytest.raises(ClusterLost if is_lost else ValueError), head.client_errors_as_lost():
         raise error
     assert head.gone == is_lost
     head.close()

@@ -13,7 +13,8 @@ import pytest
 from ray_runs import HERE, PYTHONPATH
 from tiers import slow
 
-from autotune.executors import Executor, FixedRun, executor_for
+from autotune.executors import executor_for
+from autotune.executors.base import Executor, FixedRun
 from autotune.job.load import load_job
 from autotune.job.spec import EXECUTORS
 from autotune_trials.protocol.messages import Block, KnobChoice

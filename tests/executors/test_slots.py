@@ -23,7 +23,7 @@ from autotune.executors.cluster import workdir
 from autotune.executors.cluster.answers import Answer, answered, relocated
 from autotune.executors.cluster.connection import connect
 from autotune.executors.cluster.executor import RayExecutor
-from autotune.executors.cluster.lane import Slot
+from autotune.executors.cluster.lane import Lane
 from autotune.executors.cluster.likeness import largest_group, unlike
 from autotune.executors.cluster.places import Place, groups, places
 from autotune.job import package
@@ -293,7 +293,7 @@ def test_a_slot_that_lost_a_node_gives_up_its_others(monkeypatch: pytest.MonkeyP
         slot=None, group=None, outposts=(), end=lambda: ended.append(True)
     )
     parts: Any = (None, None, executor, executor._head)
-    slot = Slot(place, actors, *parts)
+    slot = Lane(place, actors, *parts)
     executor._slots = {place: slot}
     monkeypatch.setattr(RayExecutor, "_start", lambda self, place: None)
     monkeypatch.setattr(RayExecutor, "_collect", lambda self: None)

@@ -187,14 +187,14 @@ import time; time.sleep(60)
 def test_a_session_runs_inside_the_tool_and_its_report_is_waited_for(
     tools: Path, tmp_path: Path, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from autotune.executors import local
     from autotune.executors.base import Capture, FixedRun
     from autotune.executors.local import LocalExecutor
     from autotune.job.spec import JobSpec, SideEffects
     from autotune_spaces.base import SearchSpace
+    from autotune_trials.session.session import Session
 
     # a process that ignores TERM gets five times this grace
-    monkeypatch.setattr(local, "Session", partial(local.Session, grace_s=0.2))
+    monkeypatch.setattr(LocalExecutor, "session_class", partial(Session, grace_s=0.2))
     root = Path(__file__).parents[2]
     path = os.pathsep.join(
         str(root / part) for part in ("trials", "search_spaces", "tests/sessions")

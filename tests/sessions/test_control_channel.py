@@ -77,7 +77,7 @@ def test_another_user_is_refused_and_the_session_goes_on(opened: bool, make_sess
     # messages from the stranger are ignored
     [report] = session.run_plan([Block("b", (), 3)])
     while caller.poll() is None:
-        session.board.turn(0.1)
+        session.inbox.handle_events(0.1)
     said = caller.communicate()[0].strip()
     assert said == ("hung up" if opened else "PermissionError")
     assert report.error == "" and len(report.window.times_s) == 3
@@ -89,5 +89,5 @@ def test_a_process_of_the_same_user_is_heard(make_session) -> None:
     session.wait_hello()
     with socket.socket(socket.AF_UNIX) as caller:
         caller.connect(session.config.socket)
-        session.board.turn(1.0)
-        assert len(session.board.connections) == 2
+        session.inbox.handle_events(1.0)
+        assert len(session.inbox.connections) == 2

@@ -12,7 +12,7 @@ from session_waits import gone_within
 from autotune.executors.cluster.multinode.relay import Relay
 from autotune_trials.protocol.failures import SessionFailed
 from autotune_trials.protocol.messages import ELSEWHERE, Block
-from autotune_trials.session.remote_session import Outpost
+from autotune_trials.session.remote_session import RemoteSession
 from autotune_trials.session.session import Session
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -25,17 +25,17 @@ RANK = """
 SERVES = RANK + "    agent.serve()\n"
 DIES = RANK + "    agent.plan(); sys.exit('planted')\n"
 
-Two = Callable[..., tuple[Session, Outpost, Relay]]
+Two = Callable[..., tuple[Session, RemoteSession, Relay]]
 
 
 @pytest.fixture
 def two(make_session) -> Iterator[Two]:
     """A session with rank 0, the outpost with rank 1, and the relay between them."""
-    made: list[tuple[Outpost, Relay]] = []
+    made: list[tuple[RemoteSession, Relay]] = []
 
-    def make(second: str = SERVES) -> tuple[Session, Outpost, Relay]:
+    def make(second: str = SERVES) -> tuple[Session, RemoteSession, Relay]:
         session = make_session(SERVES, env={"RANK": "0"})
-        outpost = make_session(second, env={"RANK": "1"}, kind=Outpost)
+        outpost = make_session(second, env={"RANK": "1"}, kind=RemoteSession)
         relay = Relay(outpost.take, outpost.give, session.config.socket)
         made.append((outpost, relay))
         return session, outpost, relay

@@ -17,7 +17,7 @@ def kinds(run_dir: Path) -> list[str]:
 
 def test_events_come_back_with_their_time(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
-    assert spool.append_metrics("metrics", "speedup", {"speedup": 1.5})
+    assert spool.append("metrics", "speedup", {"speedup": 1.5})
     (first, _), (second, end) = read_events(spool.paths.spool)
     assert (first.kind, first.key) == ("spool", spool.id)
     assert second.data == {"speedup": 1.5}
@@ -40,9 +40,9 @@ def test_saying_it_again_adds_nothing_also_after_a_restart(tmp_path: Path) -> No
 
 def test_a_changed_metric_is_said_again(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
-    assert spool.append_metrics("metrics", "speedup", {"speedup": 1.5})
-    assert not spool.append_metrics("metrics", "speedup", {"speedup": 1.5})
-    assert spool.append_metrics("metrics", "speedup", {"speedup": 1.6})
+    assert spool.append("metrics", "speedup", {"speedup": 1.5})
+    assert not spool.append("metrics", "speedup", {"speedup": 1.5})
+    assert spool.append("metrics", "speedup", {"speedup": 1.6})
 
 
 @pytest.mark.parametrize("cut", [1, 5, 40])

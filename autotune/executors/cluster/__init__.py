@@ -1,6 +1,6 @@
 """Sessions on a Ray cluster: the executor ``ray``.
 
-    tuner: RayExecutor ──▶ lane.Slot ══ray══▶ slot.Slot (actor) ──▶ LocalExecutor ──▶ Session ──▶ supervisor ──▶ the command
+    tuner: RayExecutor ──▶ lane.Lane ══ray══▶ slot.Slot (actor) ──▶ LocalExecutor ──▶ Session ──▶ supervisor ──▶ the command
              │ lanes()        one per slot     one per node, or part of one       as on this machine
              └ Optuna, journal, tracking, report stay here
 

@@ -14,17 +14,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from autotune import __version__
-from autotune.errors import ClusterLost, InputError
-from autotune.executors.base import Executor, FixedRun, LiveSession, SessionFailed
+from autotune.errors import ClusterLost, InputError, last_line
+from autotune.executors.base import Executor, FixedRun, LiveSession, SessionFailed, Tell
 from autotune.executors.cluster import actors
 from autotune.executors.cluster.actors import Actors
 from autotune.executors.cluster.answers import SlotFacts
 from autotune.executors.cluster.connection import connect
 from autotune.executors.cluster.head import Head
-from autotune.executors.cluster.lane import SLOT_END_S, Sessions, Slot
+from autotune.executors.cluster.lane import SLOT_END_S, Lane, Sessions
 from autotune.executors.cluster.likeness import largest_group, unlike
 from autotune.executors.cluster.places import Place, groups, places
 from autotune.executors.cluster.workdir import enter_again, inside_shipped, same_files
@@ -42,8 +42,7 @@ PATIENCE_S = 300.0  # without any slot, before the run is given up
 MOST_STARTS = 3  # consecutive starts of a slot's process that end without a finished session
 MOST_LOST = 3  # consecutive slots that one fixed run may lose
 
-
-Tell = Callable[[str], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class RayExecutor(Executor):
         self._starting: dict[Place, Starting] = {}
         # started, until the kind of machine is chosen
         self._waiting: list[tuple[Place, Actors, SlotFacts]] = []
-        self._slots: dict[Place, Slot] = {}
+        self._slots: dict[Place, Lane] = {}
         self._out: dict[Place, str] = {}  # place -> why it is not used
         self._starts: Counter[Place] = Counter()
         # every process that ran sessions, with the name of its slot
@@ -117,9 +116,9 @@ class RayExecutor(Executor):
 
     # ------------------------------------------------------------------------------------- as lanes
 
-    def lanes(self) -> Sequence[Executor]:
+    def lanes(self) -> Sequence[Lane]:
         self._head.check()
-        with self._turn, self._head.told():
+        with self._turn, self._head.client_errors_as_lost():
             if time.monotonic() - self._looked_s >= LOOK_S:
                 self._look()
             here = self._here()
@@ -153,18 +152,16 @@ class RayExecutor(Executor):
     # -------------------------------------------------------------------------- one after the other
 
     def open_live(self) -> LiveSession:
-        session: LiveSession = self._anywhere(lambda slot: slot.open_live())
-        return session
+        return self._anywhere(lambda slot: slot.open_live())
 
     def run_fixed(self, request: FixedRun) -> Record:
-        record: Record = self._anywhere(lambda slot: slot.run_fixed(request))
-        return record
+        return self._anywhere(lambda slot: slot.run_fixed(request))
 
     def survey(self) -> Mapping[str, Any]:
-        return dict(self._anywhere(lambda slot: slot.survey()))
+        return self._anywhere(lambda slot: slot.survey())
 
     def measure_peaks(self, threads: int, device: str) -> Mapping[str, float]:
-        return dict(self._anywhere(lambda slot: slot.measure_peaks(threads, device)))
+        return self._anywhere(lambda slot: slot.measure_peaks(threads, device))
 
     def close(self) -> None:
         self._head.close()
@@ -185,7 +182,7 @@ class RayExecutor(Executor):
         slots = [*self._slots.values(), *(self._slot(*waiting) for waiting in self._waiting)]
         try:
             if ray.is_initialized():
-                Slot.end_all(slots, HEADLESS_S if self._head.gone else SLOT_END_S)
+                Lane.end_all(slots, HEADLESS_S if self._head.gone else SLOT_END_S)
                 for starting in self._starting.values():
                     starting.actors.end()
                 # with the head gone, Ray would only wait for it, as it does at our exit anyway
@@ -196,10 +193,10 @@ class RayExecutor(Executor):
             if not self._head.gone:
                 raise
 
-    def _slot(self, place: Place, asked: Actors, facts: SlotFacts) -> Slot:
-        return Slot(place, asked, facts, self._sessions, self, self._head)
+    def _slot(self, place: Place, asked: Actors, facts: SlotFacts) -> Lane:
+        return Lane(place, asked, facts, self._sessions, self, self._head)
 
-    def _anywhere(self, do: Callable[[Slot], Any]) -> Any:
+    def _anywhere(self, do: Callable[[Lane], T]) -> T:
         """Call ``do`` on a slot, and on another one if that is lost."""
         for _ in range(MOST_LOST - 1):
             try:
@@ -210,7 +207,7 @@ class RayExecutor(Executor):
                 self._warn(f"{failure.detail}; repeating the measurement that was running there")
         return do(self._await_slot())
 
-    def _await_slot(self) -> Slot:
+    def _await_slot(self) -> Lane:
         """Return a slot, waiting for one if necessary.
 
         Raises:
@@ -220,19 +217,18 @@ class RayExecutor(Executor):
             if not (self._used or self._starting or self._waiting) and (
                 self._out or time.monotonic() - self._seen_s > GATHER_S
             ):
-                with self._turn, self._head.told():
+                with self._turn, self._head.client_errors_as_lost():
                     self._look()  # at places that were not asked while others were
                 if not (self._starting or self._waiting):
                     raise self._no_slot()
             time.sleep(0.2)
-            with self._turn, self._head.told():
+            with self._turn, self._head.client_errors_as_lost():
                 self._collect()
-        assert isinstance(here[0], Slot)
         return here[0]
 
     # ---------------------------------------------------------------------------- slots come and go
 
-    def _here(self) -> list[Slot]:
+    def _here(self) -> list[Lane]:
         with self._turn:
             return [slot for slot in self._slots.values() if not slot.gone]
 
@@ -312,11 +308,7 @@ class RayExecutor(Executor):
         too.
         """
         if self._starts[place] >= MOST_STARTS:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            self._leave_out(
-                place,
-                f"its process does not start: {lines[-1][:300] if lines else type(error).__name__}",
-            )
+            self._leave_out(place, f"its process does not start: {last_line(error)[:300]}")
 
     def _admit(self) -> None:
         """Admit slots that have started, once the kind of machine is chosen."""

@@ -11,14 +11,12 @@ this process, which is nobody's child, cleans up what is left.
 from __future__ import annotations
 
 import os
-import re
 import select
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from autotune_trials.file_restore.restore import leftovers, put_back
@@ -68,7 +66,9 @@ def clean_up(scratch: Path) -> None:
 
     Its process must be gone.
     """
-    _wait_until(lambda: not supervisors_of(scratch), PATIENCE_S)
+    deadline = time.monotonic() + PATIENCE_S
+    while supervisors_of(scratch) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
     process_tags.sweep_stale()
     for session in leftovers(str(scratch)):
         put_back(session, late=True)
@@ -89,8 +89,7 @@ def clean_up_after_others() -> None:
     """Clean up after slots on this machine whose guard was killed with them."""
     folder = Path(tempfile.gettempdir())
     for name in os.listdir(folder):
-        found = re.match(re.escape(PREFIX) + r"(\d+-\d+-\d+-[0-9a-f]+)-", name)
-        if found and process_tags.is_stale(found.group(1)):
+        if process_tags.is_of_dead_tuner(name, PREFIX):
             clean_up(folder / name)
 
 
@@ -109,12 +108,6 @@ def supervisors_of(scratch: Path) -> set[int]:
         ):
             found.add(pid)
     return found
-
-
-def _wait_until(condition: Callable[[], bool], patience_s: float) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(POLL_S)
 
 
 def _wait_for_end(pid: int) -> None:

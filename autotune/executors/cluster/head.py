@@ -93,7 +93,7 @@ class Head:
                     raise self._missed(f"no answer for {time.monotonic() - self._heard_s:.0f} s")
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def client_errors_as_lost(self) -> Iterator[None]:
         """Turn what Ray's client raises without its server (which is on the head) into ClusterLost.
 
         Raises:

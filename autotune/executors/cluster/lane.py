@@ -38,7 +38,7 @@ class Sessions:
             ).root
 
 
-class Slot(Executor):
+class Lane(Executor):
     """Sessions on one slot.
 
     Any call may raise :class:`SessionFailed` ``lost``: its machine or its process is gone.
@@ -99,7 +99,7 @@ class Slot(Executor):
         self._head.check()
         self._busy = True
         try:
-            with self._head.told():
+            with self._head.client_errors_as_lost():
                 asked = getattr(self._actor, method).remote(*arguments)
                 while not ray.wait([asked], timeout=LOOK_S)[0]:
                     self._head.check()
@@ -176,7 +176,7 @@ class Slot(Executor):
         self.end_all([self])
 
     @staticmethod
-    def end_all(slots: Sequence[Slot], patience_s: float = SLOT_END_S) -> None:
+    def end_all(slots: Sequence[Lane], patience_s: float = SLOT_END_S) -> None:
         import ray
 
         here = [slot for slot in slots if not slot.gone]
@@ -199,7 +199,7 @@ class Slot(Executor):
 
 
 class SlotLiveSession(LiveSession):
-    def __init__(self, slot: Slot, hello: Hello, home: Path) -> None:
+    def __init__(self, slot: Lane, hello: Hello, home: Path) -> None:
         self._slot = slot
         self.hello = hello
         self.directory = home

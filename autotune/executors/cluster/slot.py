@@ -117,14 +117,14 @@ class Slot:
             self._live = self._local.open_live()
             return self._live.hello
 
-        return self._told(do, home)
+        return self._answer(do, home)
 
     def measure(self, blocks: Sequence[Block]) -> Answer:
         def do() -> list[BlockReport]:
             assert self._live is not None
             return self._live.measure(blocks)
 
-        return self._told(do, "")
+        return self._answer(do, "")
 
     def close_live(self) -> Answer:
         """End the session; the answer is the size of its packed directory in bytes."""
@@ -147,7 +147,7 @@ class Slot:
             assert self._local.last_hello is not None
             return record, self._local.last_hello
 
-        return self._told(do, home)
+        return self._answer(do, home)
 
     def pack(self) -> Answer:
         """Pack the latest session's directory; the answer is its size in bytes."""
@@ -188,7 +188,7 @@ class Slot:
     def _latest(self) -> Path | None:
         return max(sessions_of(self._scratch), default=None)
 
-    def _told(self, do: Any, home: str) -> Answer:
+    def _answer(self, do: Any, home: str) -> Answer:
         """The answer of ``do``, with directories named as they are where the tuner runs."""
         answer = answered(do)
         session = self._latest()

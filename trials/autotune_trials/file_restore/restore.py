@@ -166,7 +166,7 @@ class _Restoring:
                 if not self._log.has_made(path, os.lstat(path)) or self._is_newer(path):
                     self._outcome["left"].append(path)
                 else:
-                    with self._trouble_told(path):
+                    with self._errors_reported(path):
                         os.unlink(path)
         folders = (path for path, made in self._going.items() if made.folder)
         for path in sorted(folders, reverse=True):
@@ -193,7 +193,7 @@ class _Restoring:
     def _make_folders(self) -> None:
         for path in sorted(path for path, entry in self._log.kept.items() if entry["folder"]):
             if not os.path.isdir(path):
-                with self._trouble_told(path):
+                with self._errors_reported(path):
                     os.makedirs(path)
                     self._outcome["restored"].append(path)
 
@@ -201,7 +201,7 @@ class _Restoring:
         """Restore the modes of directories, after their contents."""
         for path, entry in sorted(self._log.kept.items(), reverse=True):
             if entry["folder"] and os.path.isdir(path):
-                with self._trouble_told(path):
+                with self._errors_reported(path):
                     _set_mode(path, entry["mode"])
 
     def _try(self, path: str, entry: dict[str, Any]) -> None:
@@ -210,7 +210,7 @@ class _Restoring:
             return  # it was never changed, or the user has deleted the original
         if (entry["dev"], entry["ino"]) in self._prepared and not self._holds(path):
             return  # prepared data, unpacked out of scope and then moved into place
-        with self._trouble_told(path, original):
+        with self._errors_reported(path, original):
             if self._is_newer(path) and not _is_unchanged(path, entry):
                 raise OSError(
                     "it was modified after the session ended; to keep the current version, delete"
@@ -241,7 +241,7 @@ class _Restoring:
     # ------------------------------------------------------------------ reporting
 
     @contextlib.contextmanager
-    def _trouble_told(self, path: str, original: str = "") -> Iterator[None]:
+    def _errors_reported(self, path: str, original: str = "") -> Iterator[None]:
         try:
             yield
         except OSError as error:

@@ -48,7 +48,7 @@ class PhaseClock:
 
     def __init__(self) -> None:
         self.phase = OTHER
-        self.spent = [0.0] * len(NAMES)
+        self.spent = [*UNSPENT]
         self.ranges: Ranges | None = None  # draws the phases into a trace
         self.last_s = perf_counter()  # time of the last switch
         self._counts: Counts = counts()
@@ -95,7 +95,7 @@ class PhaseClock:
         """Reassign all time from ``mark`` to the last switch to AWAY. An iteration that has ended
         in between is not changed.
         """
-        before_s = mark.before_s if mark.spent is self.spent else (0.0,) * len(self.spent)
+        before_s = mark.before_s if mark.spent is self.spent else UNSPENT
         away_s = sum(self.spent) - sum(before_s)
         self.spent[:] = before_s
         self.spent[AWAY] += away_s
@@ -120,7 +120,7 @@ class PhaseClock:
         """Start the iteration now, discarding the time since the last cut: the agent spent it."""
         self._counts = counts()
         self.last_s = self._counted_s = perf_counter()
-        self.spent = [0.0] * len(NAMES)
+        self.spent = [*UNSPENT]
         self.phase = OTHER
 
     def finish(self) -> None:
@@ -157,7 +157,7 @@ class DeviceClock(PhaseClock):
         # (begin, end, phase, list it is added to, seconds of it to exclude)
         self._pending: deque[tuple[Any, Any, int, list[float], float]] = deque()
         self._free: list[Any] = []
-        self._device_spent = [0.0] * len(NAMES)
+        self._device_spent = [*UNSPENT]
         self._limit = 512
         self._switches = 0
         self._own_s = 0.0  # time spent by the agent since the last switch
@@ -217,7 +217,7 @@ class DeviceClock(PhaseClock):
 
     def cut(self) -> tuple[list[float], list[float]]:
         wall, _ = super().cut()
-        spent, self._device_spent = self._device_spent, [0.0] * len(NAMES)
+        spent, self._device_spent = self._device_spent, [*UNSPENT]
         if len(self._pending) > self._limit:
             began_s = perf_counter()
             self._read(wait=False)
@@ -229,7 +229,7 @@ class DeviceClock(PhaseClock):
     def resume(self) -> None:
         self._torch.cuda.synchronize(self._device)
         self._read(wait=True)
-        self._device_spent, self._own_s = [0.0] * len(NAMES), 0.0
+        self._device_spent, self._own_s = [*UNSPENT], 0.0
         self._event = self._record()
         super().resume()
 

@@ -38,25 +38,22 @@ class Ranges:
 
     def end_iteration(self) -> None:
         """End the iteration and its phase."""
-        if self._phase or self._modules:
-            self._unwind()
+        self._unwind()
         if self._iteration:
             self._pop()
             self._iteration = False
 
     def switch(self, phase: str) -> None:
         """End the current phase and begin ``phase``. Phase "other" gets no range."""
-        if self._modules:
-            for _ in self._modules:
-                self._pop()
+        for _ in self._modules:
+            self._pop()
         if self._phase:
             self._pop()
         self._phase = phase != OTHER
         if self._phase:
             self._push(phase)
-        if self._modules:
-            for name in self._modules:
-                self._push(MODULE + name)
+        for name in self._modules:
+            self._push(MODULE + name)
 
     def enter(self, module: str) -> None:
         self._modules.append(module)
@@ -66,9 +63,6 @@ class Ranges:
         if self._modules:
             self._modules.pop()
             self._pop()
-
-    def close(self) -> None:
-        self.end_iteration()
 
     def _unwind(self) -> None:
         for _ in range(len(self._modules) + self._phase):
@@ -164,7 +158,7 @@ class ProfilerRanges(Ranges):
 
 class Several(Ranges):
     def __init__(self, *ranges: Ranges | None) -> None:
-        for name in ("begin_iteration", "end_iteration", "switch", "enter", "leave", "close"):
+        for name in ("begin_iteration", "end_iteration", "switch", "enter", "leave"):
             self._each(name, [getattr(r, name) for r in ranges if r is not None])
 
     def _each(self, name: str, methods: Sequence[Callable[..., None]]) -> None:

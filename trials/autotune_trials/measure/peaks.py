@@ -236,14 +236,14 @@ def save(of: Mapping[str, Any], peaks: Mapping[str, float]) -> None:
         pass
 
 
-def main(words: list[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m autotune_trials.measure.peaks",
         description="Measure this machine's peak performance; prints JSON.",
     )
     parser.add_argument("--threads", type=int, default=0, help="torch threads; 0: torch's default")
     parser.add_argument("--device", default="", help="cpu, cuda or cuda:1; default: a GPU if any")
-    given = parser.parse_args(words)
+    given = parser.parse_args()
 
     import torch
 

@@ -45,16 +45,17 @@ def merge_hellos(hellos: Mapping[int, Hello]) -> Hello:
 def merge_reports(reports: Mapping[int, BlockReport], jobs: Mapping[int, JobFacts]) -> BlockReport:
     """Merge rank -> report of one block. The block failed if it failed on any rank. ``jobs``: what
     each rank told of the job."""
-    ordered = [reports[rank] for rank in sorted(reports)]
-    error = _error({rank: r.error for rank, r in sorted(reports.items()) if r.error}, len(reports))
-    windows = {rank: w for rank in sorted(reports) if (w := reports[rank].window) is not None}
+    by_rank = dict(sorted(reports.items()))
+    ordered = list(by_rank.values())
+    error = _error({rank: r.error for rank, r in by_rank.items() if r.error}, len(by_rank))
+    windows = {rank: r.window for rank, r in by_rank.items() if r.window is not None}
     return replace(
         ordered[0],
         window=(
             merge_windows(windows, jobs) if len(windows) == len(ordered) and not error else None
         ),
         error=error,
-        no_effect=_no_effect({r: reports[r].no_effect for r in sorted(reports)}, jobs),
+        no_effect=_no_effect({rank: r.no_effect for rank, r in by_rank.items()}, jobs),
         settled=all(r.settled for r in ordered),
         notes=_merged_notes([r.notes for r in ordered]),
     )
@@ -74,19 +75,20 @@ def _error(by_rank: Mapping[int, str], ranks: int) -> str:
 def merge_records(records: Mapping[int, Record], jobs: Mapping[int, JobFacts]) -> Record:
     """Merge rank -> record of one run. Norms, metrics and fingerprint are those of rank 0.
     ``jobs``: what each rank told of the job."""
-    ordered = [records[rank] for rank in sorted(records)]
+    by_rank = dict(sorted(records.items()))
+    ordered = list(by_rank.values())
     if len(ordered) == 1:
         return ordered[0]
-    before = [records[rank].samples_before for rank in _counting(sorted(records), jobs)]
+    before = [by_rank[rank].samples_before for rank in _counting(by_rank, jobs)]
     same = all(len(b) == len(ordered[0].samples_before) for b in before)
     return replace(
         ordered[0],
-        window=merge_windows({r: records[r].window for r in sorted(records)}, jobs),
+        window=merge_windows({rank: r.window for rank, r in by_rank.items()}, jobs),
         losses=mean_losses([r.losses for r in ordered]),
         samples_before=(
             tuple(map(sum, zip(*before, strict=True))) if same else ordered[0].samples_before
         ),
-        no_effect=_no_effect({r: records[r].no_effect for r in sorted(records)}, jobs),
+        no_effect=_no_effect({rank: r.no_effect for rank, r in by_rank.items()}, jobs),
         idle=tuple(knob for knob in ordered[0].idle if all(knob in r.idle for r in ordered)),
         ended_early=any(r.ended_early for r in ordered),
         notes={**ordered[0].notes, "ranks": len(ordered)},

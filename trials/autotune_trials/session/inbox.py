@@ -1,6 +1,4 @@
-"""The tuner's end of a session's socket: the connected processes and their messages, in order of
-arrival.
-"""
+"""The tuner's end of a session's socket."""
 
 from __future__ import annotations
 
@@ -17,14 +15,16 @@ from autotune_trials.session.launch_environment import socket_directory
 from autotune_trials.supervisor.masking import Masks
 
 
-class Switchboard:
-    """The session's selector, in which others may register too. Events are handled only while
-    :meth:`turn` runs.
+class Inbox:
+    """The connections to the session's processes and the messages received, in order of arrival.
+
+    Others may register with its selector, too. Events are handled only while
+    :meth:`handle_events` runs.
     """
 
     def __init__(self, masks: Masks) -> None:
         self.selector = selectors.DefaultSelector()
-        self.inbox: deque[tuple[Connection, Any]] = deque()
+        self.messages: deque[tuple[Connection, Any]] = deque()
         self.connections: list[Connection] = []
         self.folder = self.address = ""  # of the socket, once it listens
         self._masks = masks
@@ -42,7 +42,7 @@ class Switchboard:
         self._listener.setblocking(False)
         self.selector.register(self._listener, selectors.EVENT_READ, self._on_call)
 
-    def turn(self, timeout_s: float) -> None:
+    def handle_events(self, timeout_s: float) -> None:
         """Handle pending events; wait at most ``timeout_s`` for one."""
         for key, _ in self.selector.select(timeout_s):
             key.data(key.fileobj)
@@ -98,7 +98,7 @@ class Switchboard:
             )
 
     def _on_message(self, connection: Connection) -> None:
-        self.inbox.extend((connection, message) for message in connection.receive())
+        self.messages.extend((connection, message) for message in connection.receive())
         if not connection.open:
             self.forget(connection)
 

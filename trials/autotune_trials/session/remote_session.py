@@ -35,7 +35,7 @@ class Heard:
     ended: Diagnosis | None = None
 
 
-class Outpost(Session):
+class RemoteSession(Session):
     """Started and closed like any session. :meth:`give` may be called while another thread is in
     :meth:`take`; :meth:`close` waits for :meth:`take`.
     """
@@ -52,13 +52,13 @@ class Outpost(Session):
         with self._turning:
             if self.closed or self._closing:
                 return None
-            if not self.board.inbox:
-                self.board.turn(patience_s)
+            if not self.inbox.messages:
+                self.inbox.handle_events(patience_s)
             messages = [
                 (self._number(connection), _from_elsewhere(message))
-                for connection, message in self.board.inbox
+                for connection, message in self.inbox.messages
             ]
-            self.board.inbox.clear()
+            self.inbox.messages.clear()
             for connection in [c for c in self._numbers if not c.open]:
                 messages.append((self._numbers.pop(connection), None))
             return Heard(messages, None if messages else self._ended())

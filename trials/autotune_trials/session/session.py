@@ -54,7 +54,7 @@ from autotune_trials.protocol.messages import (
 from autotune_trials.protocol.rank_merge import merge_hellos, merge_records, merge_reports
 from autotune_trials.session import ranks
 from autotune_trials.session.agent_connection import Connection
-from autotune_trials.session.inbox import Switchboard
+from autotune_trials.session.inbox import Inbox
 from autotune_trials.session.launch_environment import environment, path_scope
 from autotune_trials.session.silence import SHORTEST_S, SlowestGap, Work
 from autotune_trials.session.uninterrupted import uninterrupted
@@ -91,7 +91,7 @@ class Session:
         unchanged: the job runs at its own settings until a block or ``config`` sets others.
 
     A session that spans several machines (autotune/executors/cluster/multinode/spread.py) builds on
-    ``board`` (connections and messages of its ranks), ``postmortem`` (why it failed) and
+    ``inbox`` (connections and messages of its ranks), ``postmortem`` (why it failed) and
     ``waiting.check_elsewhere``.
     """
 
@@ -135,7 +135,7 @@ class Session:
         self._startup_timeout_s = startup_timeout_s
         self._hang_timeout_s = hang_timeout_s
         self._grace_s = grace_s
-        self.board = Switchboard(self._masks)
+        self.inbox = Inbox(self._masks)
         self.postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
         self._plans = 0
         self._halted: set[int] = set()
@@ -151,13 +151,13 @@ class Session:
             self.paths,
             self.mark,
             grace_s=grace_s,
-            selector=self.board.selector,
-            on_exit=self.board.drain,
+            selector=self.inbox.selector,
+            on_exit=self.inbox.drain,
             secrets=self._masks.secrets,
         )
         self.waiting = Waiting(
             self.command,
-            self.board,
+            self.inbox,
             self.postmortem,
             Work(self._tree),
             pace or SlowestGap(),
@@ -180,16 +180,16 @@ class Session:
             for folder in (self.paths.root, self.paths.markers, self.paths.out):
                 folder.mkdir(parents=True, exist_ok=True)
             self._prepare_ledger()
-            self.board.listen(self.mark)
+            self.inbox.listen(self.mark)
             self.config = replace(
-                self.config, directory=str(self.paths.root), socket=self.board.address
+                self.config, directory=str(self.paths.root), socket=self.inbox.address
             )
             publish(self.paths.config, json.dumps(encode(self.config)))
             self._started_s = time.monotonic()
             self.postmortem.begin()
-            self.command.start(self.board.folder)
+            self.command.start(self.inbox.folder)
             while not (self.command.pid or self.command.error or self.command.lost):
-                self.board.turn(1.0)
+                self.inbox.handle_events(1.0)
                 if time.monotonic() - self._started_s > SUPERVISOR_S:
                     raise self.postmortem.failure(
                         "crash",
@@ -272,7 +272,7 @@ class Session:
                 deadline = max(deadline, time.monotonic() + self._hang_timeout_s)
             else:
                 early.append(arrived)
-        self.board.inbox.extendleft(reversed(early))
+        self.inbox.messages.extendleft(reversed(early))
         return self.hello
 
     def _further_s(self) -> float:
@@ -303,7 +303,7 @@ class Session:
         known = self._ranks.get(hello.rank)
         if known is not None and not known.dead:
             # a second training process: its agent switches itself off
-            self.board.forget(rank)
+            self.inbox.forget(rank)
             return
         rank.hello = hello
         self._ranks[hello.rank] = rank
@@ -323,7 +323,7 @@ class Session:
             self.waiting.unchanged = False
         try:
             for rank in self._ranks.values():
-                self.board.send(rank, Plan(self._plans, tuple(blocks)))
+                self.inbox.send(rank, Plan(self._plans, tuple(blocks)))
             while working:
                 allowed_s = max(
                     (b.max_seconds for b in blocks if len(reports[b.id]) < len(self._ranks)),
@@ -380,7 +380,7 @@ class Session:
             if steps <= len(record.window.times_s):
                 break
             for rank in self._ranks.values():
-                self.board.send(rank, Extent(steps))
+                self.inbox.send(rank, Extent(steps))
             record = self._record_of_all()
         return record
 
@@ -390,7 +390,7 @@ class Session:
         """
         procfs.send(self._halted, signal.SIGCONT)
         for rank in self._ranks.values():
-            self.board.send(rank, Extent(steps, slice_end))
+            self.inbox.send(rank, Extent(steps, slice_end))
 
     def wait_slice(self) -> Pace | None:
         """Wait for the end of a slice. None: the window ended, :meth:`wait_record` has its record.
@@ -405,7 +405,7 @@ class Session:
         )
         if isinstance(message, Pace):
             return message
-        self.board.inbox.appendleft((next(iter(self._ranks.values())), message))
+        self.inbox.messages.appendleft((next(iter(self._ranks.values())), message))
         return None
 
     def halt(self) -> None:
@@ -452,7 +452,7 @@ class Session:
                     extent = ranks.common_extent(list(paces.values()), self.config)
                     paces.clear()
                     for rank in self._ranks.values():
-                        self.board.send(rank, extent)
+                        self.inbox.send(rank, extent)
         merged = merge_records(records, self._jobs())
         # (torch's profiler may crash a process that ends while it runs)
         if merged.ended_early and self.config.mode != SessionMode.PROFILE:
@@ -476,7 +476,7 @@ class Session:
             and not self.command.lost
             and time.monotonic() < began + patience_s
         ):
-            self.board.turn(0.2)
+            self.inbox.handle_events(0.2)
             if not killed and time.monotonic() > began + 5 * self._grace_s:
                 killed = True
                 procfs.send(
@@ -492,12 +492,12 @@ class Session:
         self.waiting.closed, gone = True, False
         try:
             self.command.ask_to_stop()
-            self.board.hang_up()  # frees a job that handles TERM itself from the agent's wait
-            self.command.wait_until_gone(self.board.turn)
+            self.inbox.hang_up()  # frees a job that handles TERM itself from the agent's wait
+            self.command.wait_until_gone(self.inbox.handle_events)
             gone = True
         finally:
             self.command.close()
-            self.board.close()
+            self.inbox.close()
             # if the wait was interrupted, the supervisor or the next run restores the files
             if gone and self.paths.written.exists():
                 uninterrupted(self._put_back)

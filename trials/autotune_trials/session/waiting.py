@@ -25,7 +25,7 @@ from autotune_trials.protocol.messages import (
 )
 from autotune_trials.session import ranks
 from autotune_trials.session.agent_connection import Connection
-from autotune_trials.session.inbox import Switchboard
+from autotune_trials.session.inbox import Inbox
 from autotune_trials.session.silence import UNCHANGED, Silence, SlowestGap, Work
 from autotune_trials.supervisor import procfs
 from autotune_trials.supervisor.client import WatchedCommand
@@ -46,7 +46,7 @@ class Waiting:
     def __init__(
         self,
         command: WatchedCommand,
-        board: Switchboard,
+        inbox: Inbox,
         postmortem: Postmortem,
         work: Work,
         pace: SlowestGap,
@@ -55,7 +55,7 @@ class Waiting:
         shortest_hang_s: float,
         unchanged: bool,
     ) -> None:
-        self._command, self._board, self._postmortem = command, board, postmortem
+        self._command, self._inbox, self._postmortem = command, inbox, postmortem
         self._work, self._pace = work, pace
         self._hang_timeout_s, self._shortest_hang_s = hang_timeout_s, shortest_hang_s
         self.unchanged = unchanged  # so far; then the gaps are those of the job's own settings
@@ -101,7 +101,7 @@ class Waiting:
             arrived = self.next(1.0, until)
             if arrived is not None and isinstance(arrived[1], Hello):
                 # an extra training process after all ranks connected: its agent switches itself off
-                self._board.forget(arrived[0])
+                self._inbox.forget(arrived[0])
             elif arrived is not None and isinstance(arrived[1], Progress):
                 self._progress_seen, self.in_block = True, arrived[1].in_block
                 silence.broken(0.0 if stray else self._heard_pace(arrived[1]))
@@ -124,10 +124,10 @@ class Waiting:
         """
         if self.closed:
             raise self._postmortem.failure("ended", f"the session was closed before {until}")
-        if not self._board.inbox:
-            self._board.turn(timeout_s)
-        if self._board.inbox:
-            rank, message = self._board.inbox.popleft()
+        if not self._inbox.messages:
+            self._inbox.handle_events(timeout_s)
+        if self._inbox.messages:
+            rank, message = self._inbox.messages.popleft()
             if isinstance(message, Fault):
                 raise self._postmortem.of_fault(message)
             if isinstance(message, JobError):
@@ -146,8 +146,8 @@ class Waiting:
         """
         until_s = time.monotonic() + patience_s
         while self._command.exit_status is None and time.monotonic() < until_s:
-            self._board.turn(0.2)
-        errors = (message for _, message in self._board.inbox if isinstance(message, JobError))
+            self._inbox.handle_events(0.2)
+        errors = (message for _, message in self._inbox.messages if isinstance(message, JobError))
         if error := next(errors, None):
             raise self._of_ranks(error)
         if self._command.exit_status:
@@ -159,9 +159,11 @@ class Waiting:
         """Wait for the command to exit or a message to arrive: it may report why a rank died."""
         until = time.monotonic() + LAST_WORDS_S
         while (
-            self._command.exit_status is None and not self._board.inbox and time.monotonic() < until
+            self._command.exit_status is None
+            and not self._inbox.messages
+            and time.monotonic() < until
         ):
-            self._board.turn(0.2)
+            self._inbox.handle_events(0.2)
 
     def pids(self) -> dict[int, int]:
         """rank -> pid of the training processes."""
@@ -183,12 +185,12 @@ class Waiting:
             for rank, connection in self.ranks.items()
             if connection.dead and rank not in self.handed_in
         )
-        if self._board.inbox or (self._command.exit_status is None and not dead):
+        if self._inbox.messages or (self._command.exit_status is None and not dead):
             return
         if self._command.exit_status == 0 and self.ranks and not dead:
             return  # the command put the training in the background
         self.wait_for_last_words()
-        if self._board.inbox:
+        if self._inbox.messages:
             return
         if self._command.exit_status is not None:
             raise self._postmortem.of_exit(self._command.exit_status, until)
@@ -203,10 +205,10 @@ class Waiting:
         """
         errors, heard_s = [first], time.monotonic()
         while True:
-            self._board.turn(0.05)
-            inbox = self._board.inbox
-            errors += [message for _, message in inbox if isinstance(message, JobError)]
-            inbox.clear()
+            self._inbox.handle_events(0.05)
+            messages = self._inbox.messages
+            errors += [message for _, message in messages if isinstance(message, JobError)]
+            messages.clear()
             patience_s = LAST_WORDS_S if ranks.first_cause(errors) is None else OTHERS_S
             if time.monotonic() - heard_s > patience_s or self._command.exit_status is not None:
                 return self._postmortem.of_errors(errors)

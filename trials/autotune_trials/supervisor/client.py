@@ -38,7 +38,7 @@ class WatchedCommand:
         grace_s: float,
         selector: selectors.BaseSelector,
         on_exit: Callable[[], None],
-        secrets: Sequence[str] = (),
+        secrets: Sequence[str],
     ) -> None:
         self._argv = list(argv)
         self._workdir = workdir
@@ -107,13 +107,11 @@ class WatchedCommand:
         if self._control is None:
             return
         try:
-            self._control.sendall(
-                json.dumps({"do": "stop", "grace_s": self._grace_s}).encode() + b"\n"
-            )
+            self._control.sendall(b"stop\n")
         except OSError:  # the supervisor is gone; wait_until_gone() cleans up
             pass
 
-    def wait_until_gone(self, turn: Callable[[float], None]) -> None:
+    def wait_until_gone(self, handle_events: Callable[[float], None]) -> None:
         """Wait until the supervisor has ended everything; failing that, kill it and the marked
         processes.
         """
@@ -121,11 +119,11 @@ class WatchedCommand:
             return
         deadline = time.monotonic() + self._grace_s + process_tags.SWEEP_S + 5.0
         while self.supervisor.poll() is None and time.monotonic() < deadline:
-            turn(0.01)
+            handle_events(0.01)
         if self.supervisor.poll() is None:
             self.supervisor.kill()
             self.supervisor.wait()
-        turn(0.0)  # its last message
+        handle_events(0.0)  # its last message
         if not self._ended:
             process_tags.sweep(self.mark)
             self.left = sorted(process_tags.marked(self.mark))

@@ -10,7 +10,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Appended at the end of sys.path: packages next to this one in site-packages must not shadow the
 # standard library.
-_CODE = "import sys; sys.path.append(sys.argv.pop(1)); from {module} import main; sys.exit(main())"
+_CODE = "import sys; sys.path.append(sys.argv.pop(1)); from {module} import main; main()"
 
 
 def isolated(module: str, *arguments: str) -> list[str]:

@@ -46,6 +46,12 @@ def is_stale(mark: str) -> bool:
     return stat is None or stat[0] in "ZX" or str(stat[2]) != found.group(3)
 
 
+def is_of_dead_tuner(name: str, prefix: str) -> bool:
+    """Whether ``name``, of a directory, is ``<prefix><mark>-…`` with a stale mark."""
+    found = re.match(re.escape(prefix) + r"(\d+-\d+-\d+-[0-9a-f]+)-", name)
+    return found is not None and is_stale(found.group(1))
+
+
 def mark_of(pid: int) -> str:
     """The session mark a process was started with, "" if it has none or is not readable."""
     try:
@@ -61,20 +67,17 @@ def marked(mark: str) -> set[int]:
     return {pid for pid in all_pids() if pid != os.getpid() and mark_of(pid) == mark and alive(pid)}
 
 
-def sweep(mark: str, patience_s: float = SWEEP_S) -> int:
-    """Kill every process that carries ``mark``; return how many there were."""
-    killed: set[int] = set()
-    deadline = time.monotonic() + patience_s
+def sweep(mark: str) -> None:
+    """Kill every process that carries ``mark``, and wait until they are gone."""
+    deadline = time.monotonic() + SWEEP_S
     while left := marked(mark):
-        killed |= left
         send(left, signal.SIGKILL)
         if time.monotonic() > deadline:
             break
         time.sleep(0.02)
-    return len(killed)
 
 
-def sweep_stale(folders: tuple[str, ...] = ()) -> int:
+def sweep_stale(folders: tuple[str, ...] = ()) -> None:
     """Kill processes left behind when both a tuner and its supervisor were killed.
 
     Args:
@@ -88,7 +91,7 @@ def sweep_stale(folders: tuple[str, ...] = ()) -> int:
         except OSError:
             continue
         for name in names:
-            found = re.match(r"autotune-(\d+-\d+-\d+-[0-9a-f]+)-", name)
-            if found and is_stale(found.group(1)):
+            if is_of_dead_tuner(name, "autotune-"):
                 shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-    return sum(sweep(mark) for mark in stale)
+    for mark in stale:
+        sweep(mark)

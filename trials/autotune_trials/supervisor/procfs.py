@@ -1,10 +1,9 @@
-"""Process information from ``/proc``, signals and prctl. Elsewhere than Linux, finds no process."""
+"""Process information from ``/proc``, signals and prctl. Without ``/proc``, finds no process."""
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +34,7 @@ def stat_of(pid: int) -> Stat | None:
 def all_pids() -> list[int]:
     try:
         return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:  # no /proc on this system
+    except OSError:  # no /proc
         return []
 
 
@@ -89,9 +88,7 @@ def stop(pids: set[int]) -> None:
 
 
 def find_prctl() -> Any:
-    """prctl(2), or None if not on Linux. Call before fork: the child must not load libraries."""
-    if not sys.platform.startswith("linux"):
-        return None
+    """prctl(2). Call before fork: the child must not load libraries."""
     import ctypes
 
     return ctypes.CDLL(None, use_errno=True).prctl

@@ -16,10 +16,9 @@ part of each, so that a job that prints a gigabyte does not fill the disk.
 It runs isolated (:mod:`.isolated_python`) and imports only the standard library and those of our
 modules that need nothing else.
 
-    tuner → supervisor   one line of JSON, the order (see :class:`Order`);
-                         later ``{"do": "stop", "grace_s": 2.0}``
-    supervisor → tuner   ``started`` (pid) or ``failed`` (text); ``exited`` (status);
-                         ``ended`` (killed, left)
+    tuner → supervisor   one line of JSON, the order (see :class:`Supervisor`); later ``stop``
+    supervisor → tuner   lines of JSON: ``started`` (pid) or ``failed`` (text); ``exited`` (status);
+                         ``ended`` (left)
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autotune_trials.supervisor.output_log import CappedLog, Masked
@@ -55,47 +54,39 @@ CLEANERS = (b"resource_tracker", b"torch_shm_manager")
 CLEANERS_S = 0.5
 
 
-class Order(dict[str, Any]):
-    """The tuner's order: argv, cwd, env, mark, stdout, stderr (paths), markers (folder), remove
-    (folder), tuner_pid, grace_s, and optionally put_back (a command; surviving pids are appended)
-    and secrets (texts to mask in the logs)."""
-
-
 class Supervisor:
-    def __init__(self, control: socket.socket, order: Order, rest: bytes = b"") -> None:
-        self._control, self._order, self._rest = control, order, rest
+    """Runs one command.
+
+    Args:
+        order: argv, cwd, env, mark, stdout, stderr (paths), markers (folder), remove (folder),
+            tuner_pid, grace_s, secrets (texts to mask in the logs), put_back (a command, to which
+            surviving pids are appended; [] if no files are put back).
+    """
+
+    def __init__(self, control: socket.socket, order: Mapping[str, Any]) -> None:
+        self._control, self._order = control, order
         self._selector = selectors.DefaultSelector()
         self._child = 0
-        self._status: int | None = None
         self._stop = False
-        self._grace_s = float(order["grace_s"])
         self._answer = True  # False once the tuner no longer listens
         self._seen: set[int] = set()
         self._before = _shared_memory()
 
-    def run(self) -> int:
-        """Start the command, wait for the order to stop, end all processes.
-
-        Returns the command's exit status (128 + signal).
-        """
+    def run(self) -> None:
+        """Start the command, wait until it is to stop, end all processes."""
         self._listen_to_signals()
         try:
             self._start()
         except OSError as error:
-            self._tell(
-                event="failed",
-                errno=error.errno,
-                text=f"{error.strerror}: {error.filename or self._order['argv'][0]}",
-            )
-            return 127
+            named = error.filename or self._order["argv"][0]
+            self._tell(event="failed", text=f"{error.strerror}: {named}")
+            return
         self._tell(event="started", pid=self._child)
         try:
             while not self._stop:
-                self._turn(None)
+                self._handle_events(None)
         finally:  # a bug in the supervisor must not leave the command running
             self._end()
-        status = self._status if self._status is not None else -signal.SIGKILL
-        return status if status >= 0 else 128 - status
 
     # -- start
 
@@ -118,13 +109,11 @@ class Supervisor:
 
     def _start(self) -> None:
         order, prctl = self._order, find_prctl()
-        if prctl:
-            prctl(PR_SET_CHILD_SUBREAPER, 1)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
         me = os.getpid()
 
         def in_child() -> None:
-            if prctl:
-                prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != me:  # the supervisor died before prctl took effect
                 os._exit(1)
             try:  # make the OOM killer prefer the job over supervisor and tuner
@@ -156,7 +145,7 @@ class Supervisor:
         for name, (read, _) in pipes.items():
             os.set_blocking(read, False)
             _enlarge(read)
-            self._logs[read] = Masked(CappedLog(order[name]), order.get("secrets", []))
+            self._logs[read] = Masked(CappedLog(order[name]), order["secrets"])
             self._selector.register(read, selectors.EVENT_READ, self._on_output)
         self._selector.register(self._control, selectors.EVENT_READ, self._on_control)
         self._watch_tuner()
@@ -175,7 +164,7 @@ class Supervisor:
 
     # -- events
 
-    def _turn(self, timeout_s: float | None) -> None:
+    def _handle_events(self, timeout_s: float | None) -> None:
         for key, _ in self._selector.select(timeout_s):
             key.data(key.fd)
 
@@ -195,7 +184,7 @@ class Supervisor:
 
     def _copy(self, fd: int, chunks: int) -> None:
         """Copy available output of the command from a pipe to its log; drop the pipe at EOF."""
-        # an earlier event of the same turn may have closed it
+        # an event handled just before may have closed it
         for _ in range(chunks if fd in self._logs else 0):
             try:
                 data = os.read(fd, 1 << 16)
@@ -215,12 +204,8 @@ class Supervisor:
             data = b""
         if not data:
             self._selector.unregister(fd)
-            self._stop, self._answer = True, False
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            message = json.loads(line)
-            if message.get("do") == "stop":
-                self._stop, self._grace_s = True, float(message.get("grace_s", self._grace_s))
+            self._answer = False
+        self._stop = True  # "stop", or the tuner is gone
 
     def _reap(self) -> None:
         """Collect ended children: the command and adopted orphans."""
@@ -237,8 +222,7 @@ class Supervisor:
                     self._copy(fd, 256)  # its last output (a pipe holds far less than 16 MiB)
                     if fd in self._logs:  # a child of the command still has the pipe open
                         self._logs[fd].flush()
-                self._status = os.waitstatus_to_exitcode(status)
-                self._tell(event="exited", status=self._status)
+                self._tell(event="exited", status=os.waitstatus_to_exitcode(status))
 
     def _tell(self, **message: object) -> None:
         if self._answer:
@@ -251,12 +235,11 @@ class Supervisor:
 
     def _end(self) -> None:
         tree = self._tree()
-        killed = 0
         if tree:
             send(tree, signal.SIGTERM)
             send(tree, signal.SIGCONT)  # a stopped process handles TERM only once continued
-            if self._wait_until_gone(self._grace_s):
-                killed = self._kill()
+            if self._wait_until_gone(self._order["grace_s"]):
+                self._kill()
         # a command that ended at this very moment has left the tree, but its status is not yet sent
         self._reap()
         for fd in list(self._logs):
@@ -265,7 +248,7 @@ class Supervisor:
         shutil.rmtree(self._order["remove"], ignore_errors=True)
         self._listen_to_tuner()
         self._put_back()
-        self._tell(event="ended", killed=killed, left=sorted(self._tree()))
+        self._tell(event="ended", left=sorted(self._tree()))
 
     def _listen_to_tuner(self) -> None:
         """Notice a tuner that was interrupted while waiting for us and has closed the socket."""
@@ -280,7 +263,7 @@ class Supervisor:
 
     def _put_back(self) -> None:
         """Restore the files that the job changed if the tuner, which normally does it, is gone."""
-        command = self._order.get("put_back")
+        command = self._order["put_back"]
         if command and not self._answer:
             left = map(str, sorted(self._tree()))
             subprocess.run([*command, *left], stdin=subprocess.DEVNULL, check=False)
@@ -298,7 +281,7 @@ class Supervisor:
         deadline = time.monotonic() + seconds
         pause = 0.005
         while True:
-            self._turn(pause)
+            self._handle_events(pause)
             self._reap()
             left = descendants(os.getpid())
             if spare:
@@ -307,20 +290,17 @@ class Supervisor:
                 return left | (marked(self._order["mark"]) if not spare else set())
             pause = min(0.05, pause * 1.5)
 
-    def _kill(self) -> int:
+    def _kill(self) -> None:
         """KILL until no process is left; those that clean up shared memory are killed last."""
-        killed: set[int] = set()
         deadline = time.monotonic() + SWEEP_S
         while (tree := self._tree()) and time.monotonic() < deadline:
             cleaners = {pid for pid in tree if _is_cleaner(pid)}
             others = tree - cleaners
-            killed |= others
             send(others, signal.SIGKILL)
             if not others:
                 self._wait_until_gone(CLEANERS_S, spare=True)
                 send(self._tree(), signal.SIGKILL)
             self._wait_until_gone(0.02)
-        return len(killed)
 
     def _remove_shared_memory(self) -> None:
         """Delete segments (``torch_<pid>_…``) of this session's dead processes: a killed worker
@@ -374,14 +354,15 @@ def _enlarge(pipe: int) -> None:
         pass
 
 
-def main() -> int:
+def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     received = b""
     while b"\n" not in received:
         data = control.recv(1 << 20)
         if not data:  # the tuner is already gone
-            return 1
+            return
         received += data
-    line, _, rest = received.partition(b"\n")
-    return Supervisor(control, Order(json.loads(line)), rest).run()
+    order, _, stop = received.partition(b"\n")
+    if not stop:  # else the tuner was interrupted meanwhile: nothing is to be started
+        Supervisor(control, json.loads(order)).run()

@@ -17,29 +17,26 @@ from autotune.executors.local import LocalExecutor, finish
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import JobError, SessionConfig
-from autotune_trials.session.remote_session import Heard
-from autotune_trials.session.remote_session import Outpost as Session
+from autotune_trials.session.remote_session import Heard, RemoteSession
 
 # of the actor: while one waits for the ranks' messages, others answer them, end the session, or
 # report that the node is there
 THREADS = 4
 
 
-class OutpostExecutor(LocalExecutor):
-    kind = Session
-
-
 class Outpost(Slot):
     """Runs its node's part of one session at a time."""
 
-    _session: Session | None = None
+    _session: RemoteSession | None = None
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._turn = threading.Lock()  # the next session begins when the last one has ended
 
     def _executor(self, spec: JobSpec, own: tuple[Path, ...]) -> LocalExecutor:
-        return OutpostExecutor(spec, self._scratch, own=own)
+        executor = LocalExecutor(spec, self._scratch, own=own)
+        executor.session_class = RemoteSession
+        return executor
 
     def begin(
         self,
@@ -52,12 +49,12 @@ class Outpost(Slot):
         def do() -> None:
             self._local.variables = variables
             session = self._local.new_session(label, process_config, config, seed)
-            assert isinstance(session, Session)
+            assert isinstance(session, RemoteSession)
             session.start()
             self._session = session
 
         with self._turn:
-            return self._told(do, "")
+            return self._answer(do, "")
 
     def take(self, patience_s: float) -> Heard | None:
         session = self._session

@@ -28,7 +28,7 @@ class Relay:
     """The relay of one outpost, for one session. A thread, and one more for each rank there.
 
     Args:
-        take: :meth:`autotune_trials.session.remote_session.Outpost.take` of the outpost; any
+        take: :meth:`autotune_trials.session.remote_session.RemoteSession.take` of the outpost; any
             exception means that the outpost is lost.
         give: its ``give``; need not wait.
         address: of the session's socket.

@@ -2,7 +2,7 @@
 
     slot (first node)    SpreadExecutor ── SpreadSession ── torchrun, node 0        the session speaks with all ranks
       │ begin, take, give, end                   ▲ relay.py
-    outpost (each other) Outpost ───────── Outpost session ── torchrun, node 1
+    outpost (each other) Outpost ───────── RemoteSession ── torchrun, node 1
 
 Every node starts the same command, with the same settings, in its own copy of the directory.
 torchrun learns from variables how many nodes there are, which of them this is, and where the first
@@ -48,7 +48,7 @@ class SpreadSession(Session):
 
     def start(self) -> None:
         super().start()
-        self.outposts.begin(self.board.address)
+        self.outposts.begin(self.inbox.address)
 
     def close(self) -> None:
         if not self.closed:
@@ -63,7 +63,7 @@ class SpreadSession(Session):
         if self.outposts.ended() is None and not self.outposts.lost():
             return
         self.waiting.wait_for_last_words()
-        if self.command.exit_status is None and not self.board.inbox:
+        if self.command.exit_status is None and not self.inbox.messages:
             raise self.postmortem.found(
                 self.outposts.ended()
                 or Diagnosis("ended", f"one node did not report before {until}")
@@ -138,7 +138,7 @@ class SpreadExecutor(LocalExecutor):
     ``address`` is this node's.
     """
 
-    kind = SpreadSession
+    session_class = SpreadSession
 
     def __init__(self, *args: Any, outposts: Sequence[Any], address: str, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -103,4 +103,4 @@ class Timer(Listener):
         self._events.forget(self._range_start)
         ranges, self.clock.ranges = self.clock.ranges, None
         if ranges is not None:
-            ranges.close()
+            ranges.end_iteration()

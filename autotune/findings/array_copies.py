@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune.explain.records import Finding
 from autotune.findings.base import Case
 from autotune.findings.measures import need
 from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, times
@@ -20,9 +21,9 @@ class ArrayCopies(SiteRule):
     kinds = ("tensor_from_array",)
     explains = ("host-bound",)
 
-    def counts(self, case: Case, site: Site) -> bool:
+    def judge(self, case: Case) -> list[Finding]:
         need(case, "copies")
-        return True
+        return super().judge(case)
 
     def says(self, case: Case, site: Site) -> str:
         return f"makes {site.detail}, {times(site.per_step)} an iteration"

@@ -185,6 +185,7 @@ def test_nothing_watched_nothing_judged() -> None:
         ("recompile", "compiles"),
         ("eager-optimizer", "settings"),
         ("transfer-not-overlapped", "copies"),
+        ("array-copies", "copies"),
     ],
 )
 def test_what_was_not_watched_is_not_called_healthy(rule: str, unseen: str) -> None:

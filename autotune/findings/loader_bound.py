@@ -7,9 +7,9 @@ from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.measures import (
     NAMED_SHARE,
     at,
-    costliest_frames,
+    costliest_lines,
     iteration_s,
-    place_of,
+    loader_place,
     usual_s,
 )
 from autotune_spaces.domains import cores_per_rank
@@ -57,9 +57,9 @@ class LoaderBound(Rule):
         workers, wait = _workers(case), wait_s(case)
         if not wait:
             return []
-        seen = [(p, s) for p, s in costliest_frames(case.evidence.frames, "data") if p.own]
+        seen = costliest_lines(case, "data")
         lines = [place for place, seconds in seen if seconds >= NAMED_SHARE * seen[0][1]]
-        built = place_of(case.evidence.loader.get("place"))
+        built = loader_place(case)
         evidence = (
             f"{of_iteration(wait, whole)} is spent waiting for the next batch, with"
             f" num_workers={workers}."

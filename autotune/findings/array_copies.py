@@ -25,10 +25,10 @@ class ArrayCopies(SiteRule):
         need(case, "copies")
         return super().judge(case)
 
-    def says(self, case: Case, site: Site) -> str:
+    def says(self, site: Site) -> str:
         return f"makes {site.detail}, {times(site.per_step)} an iteration"
 
-    def advice(self, case: Case, site: Site) -> str:
+    def advice(self, site: Site) -> str:
         if "array" in site.detail.rpartition(" of ")[2]:
             return (
                 "torch.from_numpy(array) shares the array's memory and copies nothing. Make the"

@@ -230,12 +230,10 @@ def axis(whole_s: float) -> list[dict[str, Any]]:
 
 def _shares(result: Result) -> list[dict[str, Any]]:
     """Rows of the importance bars; the longest takes the full width."""
-    shares = {k: v for k, v in result.explanation.importance.items() if words.known(v)}
-    top = max(shares.values(), default=0.0)
-    if top <= 0:
-        return []
+    shares = story.knob_shares(result)
+    top = max(shares.values(), default=1.0)
     return [
-        {"knob": words.clean(k, 40), "share": f"{100 * v:.0f}%", "width": round(100 * v / top, 1)}
+        {"knob": k, "share": f"{100 * v:.0f}%", "width": round(100 * v / top, 1)}
         for k, v in shares.items()
     ]
 

@@ -341,6 +341,16 @@ def build_up_words(result: Result) -> str:
     return said + " The last bar is the confirmed figure, from fresh processes."
 
 
+def knob_shares(result: Result) -> dict[str, float]:
+    """knob -> its share of the differences between the trials; {} if that was not computed."""
+    shares = {
+        words.clean(knob, 40): share
+        for knob, share in result.explanation.importance.items()
+        if words.known(share)
+    }
+    return shares if max(shares.values(), default=0.0) > 0 else {}
+
+
 def no_importance(result: Result) -> str:
     """Why there is no knob importance."""
     mark = "knob importance: "

@@ -16,7 +16,7 @@ TINY_S = 10e-6
 # ResNet-50 launches about 1,000 operators per step, backward and optimizer included, and keeps a
 # device busy with them.
 MANY = 1000
-COST_SHARE = 0.20  # as for a bottleneck (stages/observe.py)
+COST_SHARE = 0.20  # as for a bottleneck (verdict/bottleneck.py)
 
 
 class LaunchBound(Rule):

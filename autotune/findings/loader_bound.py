@@ -16,7 +16,7 @@ from autotune_spaces.domains import cores_per_rank
 from autotune_spaces.knobs.num_workers import COMPUTES
 
 # A tenth of the iteration: a perfect cure then gives 1.11x, clearly more than the 2% that confirm
-# asks for. Half of what makes the loader *the* bottleneck (stages/observe.py).
+# asks for. Half of what makes the loader *the* bottleneck (verdict/bottleneck.py).
 WAIT_SHARE = 0.10
 # asking a DataLoader for a batch that is ready takes 0.1 to 0.5 ms by itself
 LEAST_WAIT_S = 1e-3

@@ -18,8 +18,8 @@ from autotune.findings.measures import NAMED, NAMED_SHARE, at, iteration_s, need
 from autotune.words import duration_words
 from autotune_trials.protocol.evidence import Calls, Evidence, Frames, Place
 
-# of an iteration: confirm does not count less as a gain (stages/confirm.py), so it is not worth a
-# person's time
+# of an iteration: less is not adopted as a gain, either (MINIMUM_GAIN in verdict/speedup.py), so it
+# is not worth a person's time
 LEAST_SHARE = 0.02
 LEAST_S = 50e-6  # per iteration; below it, watching a call costs as much as the call
 # of the iterations; calls in fewer are no part of every step, and are judged as a stall

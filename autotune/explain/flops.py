@@ -22,6 +22,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cache
 
 from autotune.explain import passes, products
 from autotune.explain.operands import Rule, Unknown, base_name, operand_bytes
@@ -44,6 +45,7 @@ class Work:
     why: str = ""  # why a figure is None
 
 
+@cache
 def kind(name: str) -> Kind | None:
     """Kind of work an operator does itself; None if it is not known here."""
     found = RULES.get(base_name(name))

@@ -38,13 +38,8 @@ def importance(
     points += [({**defaults, **t.config}, t.log_ratio) for t in trials if t.log_ratio is not None]
     varied = [name for name in defaults if len({repr(config[name]) for config, _ in points}) > 1]
     if len(points) <= FEWEST_TRIALS:
-        return (
-            {},
-            (
-                f"too few trials were measured to tell ({len(points) - 1}, at least {FEWEST_TRIALS}"
-                " are needed)"
-            ),
-        )
+        why = f"{len(points) - 1}, at least {FEWEST_TRIALS} are needed"
+        return {}, f"too few trials were measured to tell ({why})"
     if pstdev([ratio for _, ratio in points]) < CLEAR_SPREAD * noise:
         return {}, "the trials differ by no more than the machine's noise"
     try:

@@ -93,21 +93,16 @@ def promoted(tensors: Sequence[tuple[Shape, str]]) -> str:
     Tensors without dimensions count only if they are of a higher category.
     """
 
-    def sort(dtype: str) -> int:
-        return (
-            3
-            if dtype.startswith("complex")
-            else 2
-            if "float" in dtype
-            else 0
-            if dtype == "bool"
-            else 1
-        )
+    def category(dtype: str) -> int:
+        if dtype.startswith("complex"):
+            return 3
+        if "float" in dtype:
+            return 2
+        return 0 if dtype == "bool" else 1
 
-    highest = max(sort(d) for _, d in tensors)
-    full = [d for s, d in tensors if s and sort(d) == highest] or [
-        d for _, d in tensors if sort(d) == highest
-    ]
+    top = max(category(d) for _, d in tensors)
+    highest = [(s, d) for s, d in tensors if category(d) == top]
+    full = [d for s, d in highest if s] or [d for _, d in highest]
     if {"bfloat16", "float16"} <= set(full):
         return "float32"
-    return max(full, key=lambda d: item_bytes(d))
+    return max(full, key=item_bytes)

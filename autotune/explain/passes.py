@@ -29,7 +29,7 @@ def elementwise(steps: float, result: str = "") -> Rule:
     """``steps`` per result element; ``result``: its type if it differs from the operands'."""
 
     def rule(signature: Signature) -> tuple[float, float]:
-        tensors = [(s, d) for s, d in signature.tensors]
+        tensors = signature.tensors
         shape = tensors[0][0] if in_place(signature) else broadcast([s for s, _ in tensors])
         dtype = tensors[0][1] if in_place(signature) else result or promoted(tensors)
         return steps * math.prod(shape), bytes_of(shape, dtype)
@@ -70,14 +70,10 @@ def extreme(signature: Signature) -> tuple[float, float]:
 def _dims(signature: Signature, at: int, rank: int) -> set[int]:
     text = signature.values[at] if at < len(signature.values) else ""
     found = ast.literal_eval(text) if text else []
-    # sum and mean take dimensions as a list only; a plain number here is a dtype
-    dims = (
-        found
-        if isinstance(found, list)
-        else []
-        if base_name(signature.name) in ("sum", "mean")
-        else [found]
-    )
+    if isinstance(found, list):
+        dims = found
+    else:  # sum and mean take dimensions as a list only; a plain number here is a dtype
+        dims = [] if base_name(signature.name) in ("sum", "mean") else [found]
     return {d % rank for d in dims} if dims and rank else set(range(rank))
 
 

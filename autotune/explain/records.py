@@ -194,4 +194,4 @@ class Explanation:
     # knob -> share of the trials' variance, 0..1
     importance: Mapping[str, float] = field(default_factory=dict)
     wall_s: float = 0.0
-    notes: tuple[str, ...] = ()  # e.g. "nsys is not installed here; torch.profiler served"
+    notes: tuple[str, ...] = ()  # e.g. why a requested profiler was not used

@@ -123,8 +123,9 @@ def judge(row: Operator, roof: Roof | None) -> Operator:
     bound = "compute" if compute_s >= memory_s else "memory"
     what = f"at the {roof.dtype} peak" if bound == "compute" else "at the memory's bandwidth"
     why = f"{took} {what}: {100 * min(of_roof, 1.0):.0f}% of the roof."
-    above = "" if of_roof <= CACHED else "cache" if bound == "memory" else "fewer products"
-    if above:
+    above = ""
+    if of_roof > CACHED:
+        above = "cache" if bound == "memory" else "fewer products"
         why += f" It exceeds the roof: {ABOVE[above]}."
     return replace(
         row,

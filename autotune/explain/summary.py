@@ -69,6 +69,11 @@ def summarize(
     reader_s = fmean(waiting_times_s(steady) or [steady.phases_s.get("data", 0.0) / len(times)])
     batch_s = fmean(times)
     ips = [count / seconds for count, seconds in zip(samples, times, strict=True)]
+    mfu: float | None = None
+    mfu_of = ""
+    if compute is not None and compute.peak:
+        mfu = min(compute.flops / batch_s / compute.peak, 1.0)
+        mfu_of = f"of the measured {compute.peak_name} peak"
     used, used_of = utilisation(
         window, device, cores, None if busy_s is None else min(busy_s / batch_s, 1.0)
     )
@@ -93,16 +98,8 @@ def summarize(
             copies.nbytes / copies.seconds if copies is not None and copies.seconds > 0 else None
         ),
         model_flops=compute.flops if compute is not None else None,
-        mfu=(
-            min(compute.flops / batch_s / compute.peak, 1.0)
-            if compute is not None and compute.peak
-            else None
-        ),
-        mfu_of=(
-            f"of the measured {compute.peak_name} peak"
-            if compute is not None and compute.peak
-            else ""
-        ),
+        mfu=mfu,
+        mfu_of=mfu_of,
     )
 
 

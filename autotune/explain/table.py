@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, fields
 from autotune.explain.flops import Kind, Work, hands_on, kind, work
 from autotune.explain.records import Operator
 from autotune.explain.roofline import HANDED_ON
-from autotune.explain.trace import Op, Shape, Signature, Trace
+from autotune.explain.trace import Copy, Kernel, Op, Shape, Signature, Trace
 
 KERNELS = 3  # named in a row
 LONGEST_SHAPES = 400  # characters: an optimizer step over a thousand tensors has a thousand shapes
@@ -61,12 +61,10 @@ def operators(trace: Trace) -> tuple[Operator, ...]:
             if id(signature) not in works:
                 works[id(signature)] = work(signature, list_dtype)
             group.counted.append(works[id(signature)])
-    launched = [(k.op, k.name, k.duration_s) for k in trace.kernels] + [
-        (c.op, c.name, c.duration_s) for c in trace.copies
-    ]
-    for place, name, duration_s in launched:
-        if place >= 0:
-            places[place].kernels[name] += duration_s
+    launched: list[Kernel | Copy] = [*trace.kernels, *trace.copies]
+    for each in launched:
+        if each.op >= 0:
+            places[each.op].kernels[each.name] += each.duration_s
     whole_s = sum(sum(group.self_s) for group in groups.values()) or 1.0
     rows = (_row(group, whole_s) for group in groups.values())
     return tuple(sorted(rows, key=lambda row: (-row.self_time_s, -row.self_cpu_s)))
@@ -109,13 +107,11 @@ def _inner(ops: Sequence[Op]) -> list[str]:
     Copies made on the way do not count: a product that first makes its operand contiguous is still
     the product.
     """
-    kinds: dict[str, Kind | None] = {}
     found = [""] * len(ops)
     for op in ops:
-        own = kinds[op.name] if op.name in kinds else kinds.setdefault(op.name, kind(op.name))
-        outer = op.parent
+        own, outer = kind(op.name), op.parent
         while own is not None and outer >= 0:
-            theirs = kinds[ops[outer].name]
+            theirs = kind(ops[outer].name)
             if hands_on(ops[outer].name) or (
                 own is Kind.PRODUCT if theirs is None else theirs <= own
             ):
@@ -147,15 +143,11 @@ def _words(signature: Signature) -> tuple[str, str]:
     """Shapes and types of the tensor arguments: ``[64, 3, 32, 32] [16, 3, 3, 3]``, ``float32
     float32``.
     """
-    shapes, dtypes = [], []
-    for shape, dtype in zip(signature.shapes, signature.dtypes):
-        if dtype:
-            shapes.append(_shape_words(shape))
-            dtypes.append(dtype)
-    text = " ".join(shapes)
-    return text if len(text) <= LONGEST_SHAPES else text[: LONGEST_SHAPES - 1] + "…", " ".join(
-        dtypes
-    )
+    operands = [(s, d) for s, d in zip(signature.shapes, signature.dtypes) if d]
+    shapes = " ".join(_shape_words(shape) for shape, _ in operands)
+    if len(shapes) > LONGEST_SHAPES:
+        shapes = shapes[: LONGEST_SHAPES - 1] + "…"
+    return shapes, " ".join(dtype for _, dtype in operands)
 
 
 def _shape_words(shape: Shape | tuple[Shape, ...]) -> str:
@@ -174,4 +166,4 @@ def to_csv(rows: Sequence[Operator]) -> str:
 def _cells(row: Operator) -> Iterator[object]:
     for column in fields(row):
         value = getattr(row, column.name)
-        yield "; ".join(value) if isinstance(value, tuple) else "" if value is None else value
+        yield "; ".join(value) if isinstance(value, tuple) else value

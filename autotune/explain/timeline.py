@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from autotune.explain.records import Span
-from autotune.explain.trace import Trace
+from autotune.explain.trace import Stretch, Trace
 
 ITERATIONS = 3  # in the strip: enough to see what repeats
 MOST_SPANS = 1500  # the page must open on a phone, too
@@ -28,9 +28,7 @@ def device_busy_s(trace: Trace) -> float | None:
     if not trace.on_device or not trace.iterations:
         return None
     away = [(a.start_s, a.end_s) for a in trace.away]
-    spans = [(k.start_s, k.end_s) for k in trace.kernels] + [
-        (c.start_s, c.end_s) for c in trace.copies
-    ]
+    spans = [(s.start_s, s.end_s) for s in (*trace.kernels, *trace.copies)]
     start_s = trace.iterations[0].start_s
     end_s = max([trace.iterations[-1].end_s, *(end for _, end in spans)])
     away_s = covered(away, start_s, end_s)
@@ -59,23 +57,23 @@ def timeline(trace: Trace) -> tuple[Span, ...]:
     first = max((len(trace.iterations) - ITERATIONS) // 2, 0)
     shown = trace.iterations[first : first + ITERATIONS]
     start_s, end_s = shown[0].start_s, shown[-1].end_s
-    lanes = [("device", k.name, k.start_s, k.end_s) for k in trace.kernels] + [
-        ("copy", c.name, c.start_s, c.end_s) for c in trace.copies
-    ]
     device = [
-        (lane, name, max(a, start_s), min(b, end_s))
-        for lane, name, a, b in lanes
-        if a < end_s and b > start_s
+        *_spans(trace.kernels, start_s, end_s, lane="device"),
+        *_spans(trace.copies, start_s, end_s, lane="copy"),
     ]
-    device = sorted(device, key=lambda d: d[2] - d[3])[:MOST_SPANS]
-    phases = [
-        (p.name, p.name, max(p.start_s, start_s), min(p.end_s, end_s))
-        for p in trace.phases
-        if p.start_s < end_s and p.end_s > start_s
-    ]
-    spans = (
-        Span(lane, name[:80], round(a - start_s, 9), round(b - a, 9))
-        for lane, name, a, b in [*phases, *device]
-        if b > a
-    )
-    return tuple(sorted(spans, key=lambda s: s.start_s))
+    device = sorted(device, key=lambda s: -s.duration_s)[:MOST_SPANS]
+    phases = _spans(trace.phases, start_s, end_s)
+    return tuple(sorted([*phases, *device], key=lambda s: s.start_s))
+
+
+def _spans(
+    stretches: Iterable[Stretch], start_s: float, end_s: float, lane: str = ""
+) -> list[Span]:
+    """The parts between two times. ``lane``: "" puts each stretch into the lane of its name."""
+    found = []
+    for each in stretches:
+        begin, end = max(each.start_s, start_s), min(each.end_s, end_s)
+        if end > begin:
+            begin, duration_s = round(begin - start_s, 9), round(end - begin, 9)
+            found.append(Span(lane or each.name, each.name[:80], begin, duration_s))
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autotune.explain.records import Finding
 from autotune.findings.base import Case
 from autotune.findings.measures import need
 from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, times
@@ -20,14 +21,14 @@ class ArrayCopies(SiteRule):
     kinds = ("tensor_from_array",)
     explains = ("host-bound",)
 
-    def counts(self, case: Case, site: Site) -> bool:
+    def judge(self, case: Case) -> list[Finding]:
         need(case, "copies")
-        return True
+        return super().judge(case)
 
-    def says(self, case: Case, site: Site) -> str:
+    def says(self, site: Site) -> str:
         return f"makes {site.detail}, {times(site.per_step)} an iteration"
 
-    def advice(self, case: Case, site: Site) -> str:
+    def advice(self, site: Site) -> str:
         if "array" in site.detail.rpartition(" of ")[2]:
             return (
                 "torch.from_numpy(array) shares the array's memory and copies nothing. Make the"

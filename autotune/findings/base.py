@@ -92,10 +92,12 @@ class Rule(ABC):
         cost_s: float | None = None,
         places: Sequence[Place | None] = (),
         knob: str | None = None,
+        share: float | None = None,
     ) -> Finding:
         """A finding of this rule.
 
-        Its place is the first of ``places``; ``knob`` defaults to the rule's.
+        Its place is the first of ``places``; ``knob`` defaults to the rule's, ``share`` to that of a
+        watched iteration.
         """
         known = tuple(dict.fromkeys(p for p in places if p is not None))
         return Finding(
@@ -108,6 +110,7 @@ class Rule(ABC):
             place=known[0] if known else None,
             places=known[1:],
             knob=self.knob if knob is None else knob,
+            share=share,
         )
 
 

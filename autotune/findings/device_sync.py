@@ -27,16 +27,16 @@ class DeviceSync(SiteRule):
             raise NotJudgeable("the job computes on the CPU: there is no device to wait for")
         return super().judge(case)
 
-    def counts(self, case: Case, site: Site) -> bool:
+    def counts(self, site: Site) -> bool:
         return site.device == "cuda"
 
     def cost_s(self, case: Case, found: Sequence[Site]) -> float:
         return lost_s(case, sum(site.call_s for site in found))
 
-    def says(self, case: Case, site: Site) -> str:
+    def says(self, site: Site) -> str:
         return f"{CALLED[site.kind]}, {times(site.per_step)} an iteration"
 
-    def advice(self, case: Case, site: Site) -> str:
+    def advice(self, site: Site) -> str:
         return (
             "Keep it on the device (accumulate with detach()) and read it only every few hundred"
             " steps, or copy it with non_blocking=True and read it a step later."

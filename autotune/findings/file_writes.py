@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from autotune.findings.base import Case
 from autotune.findings.sites import LEAST_SHARE, Site, SiteRule, times
 
 
@@ -18,10 +17,10 @@ class FileWrites(SiteRule):
     kinds = ("file_write",)
     explains = ("host-bound",)
 
-    def says(self, case: Case, site: Site) -> str:
+    def says(self, site: Site) -> str:
         return f"{site.detail}, {times(site.per_step)} an iteration"
 
-    def advice(self, case: Case, site: Site) -> str:
+    def advice(self, site: Site) -> str:
         return (
             "Write every few hundred steps, keep the file open, or write from a background thread."
         )

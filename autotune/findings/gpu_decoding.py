@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.loader_bound import WAIT_SHARE, wait_s
-from autotune.findings.measures import iteration_s, place_of
+from autotune.findings.measures import iteration_s, loader_place
 
 DECODING_SHARE = 0.4  # of fetching a batch: without decoding, workers would fetch 1.7 times as fast
 
@@ -43,8 +43,4 @@ class GpuDecoding(Rule):
             " rounds a little differently). Or store the images in the size used for training:"
             " smaller files decode faster."
         )
-        return [
-            self.finding(
-                case, evidence, advice, places=[place_of(case.evidence.loader.get("place"))]
-            )
-        ]
+        return [self.finding(case, evidence, advice, places=[loader_place(case)])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
-from autotune.findings.measures import at, costliest_frames, iteration_s
+from autotune.findings.measures import at, costliest_lines, iteration_s
 from autotune.words import duration_words
 from autotune_trials.protocol.messages import PHASES
 
@@ -34,13 +34,11 @@ class HostBound(Rule):
         whole = iteration_s(case)
         if idle < IDLE_SHARE:
             return []
-        frames = [
-            (p, s) for p, s in costliest_frames(case.evidence.frames, *PHASES, limit=6) if p.own
-        ][:3]
+        lines = costliest_lines(case, *PHASES)
         steps = len(case.evidence.times_s)
         seen = ", ".join(
             f"{at(place)} ({duration_words(seconds / steps)} an iteration)"
-            for place, seconds in frames
+            for place, seconds in lines
         )
         evidence = f"The device is idle for {of_iteration(idle * whole, whole)}."
         if seen:
@@ -49,4 +47,4 @@ class HostBound(Rule):
             "Move the work of these lines out of the loop, or give the device more work per call:"
             " larger batches, torch.compile."
         )
-        return [self.finding(case, evidence, advice, idle * whole, [p for p, _ in frames])]
+        return [self.finding(case, evidence, advice, idle * whole, [p for p, _ in lines])]

@@ -1,9 +1,11 @@
-"""Every rule on both sides, and what became of each finding.
+"""Every rule on both sides, and what becomes of each finding.
 
-baseline │ found │ found │ found, costly │   –   │ cannot be judged
-winner   │ found │   –   │ a fifth of it │ found │
-         ▼       ▼                       ▼       ▼
-       stays   cured, by the knob       new     NotJudged
+baseline            winner                      the finding
+found               found                       stays
+found               not found, or hardly any    is cured
+found               cannot be judged            stays, and says so
+not found           found                       is new
+cannot be judged    cannot be judged            NotJudged
 """
 
 from __future__ import annotations

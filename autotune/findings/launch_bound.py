@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from autotune.explain.records import Finding, Operator
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import at, compute_s, costliest_frames, iteration_s, phase_s
+from autotune.findings.measures import at, compute_s, costliest_lines, iteration_s, phase_s
 from autotune.words import duration_words
 
 # Launching a CUDA kernel takes the host 2 to 10 µs and the device about 3 (NVIDIA, "Employing CUDA
@@ -16,7 +16,7 @@ TINY_S = 10e-6
 # ResNet-50 launches about 1,000 operators per step, backward and optimizer included, and keeps a
 # device busy with them.
 MANY = 1000
-COST_SHARE = 0.20  # as for a bottleneck (stages/observe.py)
+COST_SHARE = 0.20  # as for a bottleneck (verdict/bottleneck.py)
 
 
 class LaunchBound(Rule):
@@ -75,11 +75,7 @@ class LaunchBound(Rule):
         return [self._told(case, evidence, cost)]
 
     def _told(self, case: Case, evidence: str, cost: float) -> Finding:
-        places = [
-            p
-            for p, _ in costliest_frames(case.evidence.frames, "forward", "other", "backward")
-            if p.own
-        ]
+        places = [p for p, _ in costliest_lines(case, "forward", "other", "backward")]
         if places:
             evidence += f" The training thread was seen most often at {at(places[0])}."
         advice = (

@@ -7,16 +7,16 @@ from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.measures import (
     NAMED_SHARE,
     at,
-    costliest_frames,
+    costliest_lines,
     iteration_s,
-    place_of,
+    loader_place,
     usual_s,
 )
 from autotune_spaces.domains import cores_per_rank
 from autotune_spaces.knobs.num_workers import COMPUTES
 
 # A tenth of the iteration: a perfect cure then gives 1.11x, clearly more than the 2% that confirm
-# asks for. Half of what makes the loader *the* bottleneck (stages/observe.py).
+# asks for. Half of what makes the loader *the* bottleneck (verdict/bottleneck.py).
 WAIT_SHARE = 0.10
 # asking a DataLoader for a batch that is ready takes 0.1 to 0.5 ms by itself
 LEAST_WAIT_S = 1e-3
@@ -57,9 +57,9 @@ class LoaderBound(Rule):
         workers, wait = _workers(case), wait_s(case)
         if not wait:
             return []
-        seen = [(p, s) for p, s in costliest_frames(case.evidence.frames, "data") if p.own]
+        seen = costliest_lines(case, "data")
         lines = [place for place, seconds in seen if seconds >= NAMED_SHARE * seen[0][1]]
-        built = place_of(case.evidence.loader.get("place"))
+        built = loader_place(case)
         evidence = (
             f"{of_iteration(wait, whole)} is spent waiting for the next batch, with"
             f" num_workers={workers}."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from autotune.findings.base import Case
 from autotune.findings.sites import CALLED, LEAST_SHARE, Site, SiteRule, times
 
 
@@ -18,14 +17,14 @@ class LogPrinting(SiteRule):
     kinds = ("print", "log", "repr", "format")
     explains = ("host-bound",)
 
-    def counts(self, case: Case, site: Site) -> bool:
+    def counts(self, site: Site) -> bool:
         return site.device != "cuda"
 
-    def says(self, case: Case, site: Site) -> str:
+    def says(self, site: Site) -> str:
         what = {"print": f"prints {site.detail}".strip(), "log": "writes to the log"}
         return f"{what.get(site.kind) or CALLED[site.kind]}, {times(site.per_step)} an iteration"
 
-    def advice(self, case: Case, site: Site) -> str:
+    def advice(self, site: Site) -> str:
         if site.kind == "repr" or site.detail:
             return "Print single numbers, not tensors, and only every few dozen steps."
         return "Print every few dozen steps; a progress bar with a minimum interval does the same."

@@ -25,10 +25,10 @@ class MadeOnHost(SiteRule):
             raise NotJudgeable("the job computes on the CPU: nothing is moved")
         return super().judge(case)
 
-    def says(self, case: Case, site: Site) -> str:
+    def says(self, site: Site) -> str:
         return f"makes {site.detail} on the host and moves it, {times(site.per_step)} an iteration"
 
-    def advice(self, case: Case, site: Site) -> str:
+    def advice(self, site: Site) -> str:
         return (
             "Create it on the device: torch.randn(…, device=device); for reproducible numbers pass"
             " a torch.Generator of that device."

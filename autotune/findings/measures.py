@@ -10,11 +10,11 @@ from typing import Any
 from autotune.explain.records import Operator
 from autotune.findings.base import Case, NotJudgeable
 from autotune_spaces.codec import decode
-from autotune_trials.protocol.evidence import Frames, Place
-from autotune_trials.protocol.messages import PHASES
+from autotune_trials.protocol.evidence import Place
 
 CAP = 2.0  # times the median: longer times are outliers
 NAMED_SHARE = 0.1  # of the costliest line: cheaper ones are not named
+NAMED = 3  # lines named by one finding
 COMPUTE = ("forward", "backward", "optimizer", "other")  # phases in which operators run
 
 PRODUCTS = frozenset(
@@ -49,7 +49,7 @@ def need(case: Case, *watched: str) -> None:
 
 
 def phase_s(case: Case, *phases: str) -> float:
-    """Mean seconds per iteration in ``phases``, in all of them if none is named.
+    """Mean seconds per iteration in ``phases``.
 
     Raises:
         NotJudgeable: phases were not recorded.
@@ -57,7 +57,7 @@ def phase_s(case: Case, *phases: str) -> float:
     times = case.evidence.phase_times_s
     if not times:
         raise NotJudgeable("the phases of the iterations were not recorded")
-    return sum(fmean(times[phase]) for phase in phases or PHASES if times.get(phase))
+    return sum(fmean(times[phase]) for phase in phases if times.get(phase))
 
 
 def usual_s(times: Sequence[float], group: int = 1) -> float:
@@ -79,15 +79,18 @@ def place_of(data: Mapping[str, Any] | None) -> Place | None:
     return decode(Place, data) if data else None
 
 
-def costliest_frames(
-    frames: Sequence[Frames], *phases: str, limit: int = 3
-) -> list[tuple[Place, float]]:
-    """(place, total seconds) of the lines in ``phases`` where the training thread was seen most."""
+def loader_place(case: Case) -> Place | None:
+    """Where the training DataLoader is built."""
+    return place_of(case.evidence.loader.get("place"))
+
+
+def costliest_lines(case: Case, *phases: str) -> list[tuple[Place, float]]:
+    """(place, total seconds) of the job's own lines where its thread was seen most in ``phases``."""
     seconds: dict[Place, float] = {}
-    for frame in frames:
-        if not phases or frame.phase in phases:
+    for frame in case.evidence.frames:
+        if frame.phase in phases and frame.place.own:
             seconds[frame.place] = seconds.get(frame.place, 0.0) + frame.seconds
-    return sorted(seconds.items(), key=lambda item: -item[1])[:limit]
+    return sorted(seconds.items(), key=lambda item: -item[1])[:NAMED]
 
 
 def compute_s(case: Case) -> float:

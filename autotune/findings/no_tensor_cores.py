@@ -53,15 +53,13 @@ class NoTensorCores(Rule):
         if not rows or (time_s if cost is None else cost) < COST_SHARE * whole:
             return []
         rows.sort(key=lambda row: -row.self_time_s)
+        first = f"{rows[0].name} {rows[0].shapes}"
+        what = f"{first}, in float32, takes"
+        if len(rows) > 1:
+            what = f"{first} and {len(rows) - 1} more float32 products take"
         evidence = (
-            f"{rows[0].name} {rows[0].shapes} and {len(rows) - 1} more float32 products take"
-            f" {duration_words(time_s)} of each {duration_words(whole)} iteration without Tensor"
+            f"{what} {duration_words(time_s)} of each {duration_words(whole)} iteration without Tensor"
             " cores"
-            if len(rows) > 1
-            else (
-                f"{rows[0].name} {rows[0].shapes}, in float32, takes {duration_words(time_s)} of"
-                f" each {duration_words(whole)} iteration without Tensor cores"
-            )
         )
         evidence += (
             f"; on Tensor cores they would take {duration_words(time_s - cost)}, by the peaks"
@@ -69,9 +67,8 @@ class NoTensorCores(Rule):
             if cost is not None
             else "; the speed-up on Tensor cores was not measured here."
         )
-        tf32 = tuple(case.machine.compute_capability) >= TF32
         advice = 'torch.autocast("cuda", dtype=torch.float16) with a GradScaler.'
-        if tf32:
+        if tuple(case.machine.compute_capability) >= TF32:
             advice = (
                 'torch.autocast("cuda", dtype=torch.bfloat16), or'
                 ' torch.set_float32_matmul_precision("high").'

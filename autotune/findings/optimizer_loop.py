@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from statistics import fmean
 
 from autotune.explain.records import Finding
@@ -55,8 +54,9 @@ class EagerOptimizer(Rule):
                 f" {each.get('best')} takes {duration_words(part * best / own)}."
             )
             advice = f"Build it with {each.get('best')}=True."
-            told = self.finding(case, evidence, advice, cost, [place_of(each.get("place"))])
-            found.append(replace(told, share=cost / whole))
+            places = [place_of(each.get("place"))]
+            share = cost / whole  # of a timed iteration
+            found.append(self.finding(case, evidence, advice, cost, places, share=share))
         return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import place_of
+from autotune.findings.measures import loader_place
 
 # Batches of ordinary text keep 5 to 15% padding even if sorted by length.
 SHARE = 0.25
@@ -37,8 +37,4 @@ class Padding(Rule):
             " (such as transformers.DataCollatorWithFlattening); or, more simply, pad each batch"
             " to its own longest sequence and batch sequences of similar length together."
         )
-        return [
-            self.finding(
-                case, evidence, advice, places=[place_of(case.evidence.loader.get("place"))]
-            )
-        ]
+        return [self.finding(case, evidence, advice, places=[loader_place(case)])]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.words import duration_words
@@ -50,13 +48,8 @@ class PageFaults(Rule):
             f" {duration_words(parts.user_s + parts.system_s)} CPU time per iteration ({share:.0%})"
             " in the kernel."
         )
-        found = self.finding(
-            case,
-            evidence,
-            _advice(str(case.config.get("malloc", "default"))),
-            share * parts.iteration_s,
-        )
-        return [replace(found, share=share)]
+        advice = _advice(str(case.config.get("malloc", "default")))
+        return [self.finding(case, evidence, advice, share * parts.iteration_s, share=share)]
 
 
 def _advice(allocator: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule
 from autotune.findings.measures import at, iteration_s
@@ -12,12 +14,15 @@ from autotune.findings.stalls import (
     RHYTHM_SHARE,
     SLOW_DEVIATIONS,
     SLOW_SHARE,
+    Blamed,
     Stall,
     blamed,
+    spent_s,
     stalls,
     writing_at,
 )
 from autotune.words import duration_words
+from autotune_trials.protocol.evidence import Calls
 
 WRITTEN_SHARE = 0.5  # of a stall's cost: above it, writing the file is taken for the cause
 
@@ -57,20 +62,7 @@ class PeriodicStall(Rule):
             f" ({stall.amortised_s / whole:.0%})."
         )
         writing = writing_at(case.evidence, stall.iterations)
-        inside = set(stall.iterations)
-        written = (
-            sum(s for i, s in zip(writing.iterations, writing.each_s) if i in inside)
-            if writing is not None
-            else 0.0
-        )
-        statement = sum(
-            line.excess_s
-            for line in lines
-            if writing is not None and within(statement_of(writing), line.place)
-        )
-        if writing is not None and max(written, statement) > WRITTEN_SHARE * stall.cost_s * len(
-            stall.iterations
-        ):
+        if writing is not None and _causes(writing, stall, lines):
             told = (
                 f"The time is spent in {writing.detail}"
                 if writing.direct
@@ -94,3 +86,11 @@ class PeriodicStall(Rule):
             )
             places = [line.place for line in lines]
         return self.finding(case, text, advice, stall.amortised_s, places)
+
+
+def _causes(writing: Calls, stall: Stall, lines: Sequence[Blamed]) -> bool:
+    """Whether writing the file, or the statement that does so, takes most of the stall."""
+    statement = statement_of(writing)
+    statement_s = sum(line.excess_s for line in lines if within(statement, line.place))
+    written_s = spent_s(writing, stall.iterations)
+    return max(written_s, statement_s) > WRITTEN_SHARE * stall.cost_s * len(stall.iterations)

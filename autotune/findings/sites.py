@@ -14,12 +14,12 @@ from typing import ClassVar
 from autotune.explain.records import Finding
 from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
 from autotune.findings.loader_bound import wait_s
-from autotune.findings.measures import NAMED_SHARE, at, iteration_s, need
+from autotune.findings.measures import NAMED, NAMED_SHARE, at, iteration_s, need
 from autotune.words import duration_words
 from autotune_trials.protocol.evidence import Calls, Evidence, Frames, Place
 
-# of an iteration: confirm does not count less as a gain (stages/confirm.py), so it is not worth a
-# person's time
+# of an iteration: less is not adopted as a gain, either (MINIMUM_GAIN in verdict/speedup.py), so it
+# is not worth a person's time
 LEAST_SHARE = 0.02
 LEAST_S = 50e-6  # per iteration; below it, watching a call costs as much as the call
 # of the iterations; calls in fewer are no part of every step, and are judged as a stall
@@ -38,7 +38,6 @@ TRAINING = (
 )
 # phases in which a line stands for more than its own calls, so samples do not count
 NOT_SAMPLED = frozenset({"data", "backward", "optimizer"})
-NAMED = 3  # lines named in an evidence
 # tensors turned into Python values: the statement is computed to read the result
 READOUTS = frozenset({"item", "tolist", "bool", "float", "int"})
 # kinds of calls that wait for the tensor's device, in words
@@ -195,7 +194,7 @@ class SiteRule(Rule):
     kinds: ClassVar[tuple[str, ...]]
     one_finding = True
 
-    def counts(self, case: Case, site: Site) -> bool:
+    def counts(self, site: Site) -> bool:
         """Whether this site is the rule's business."""
         return True
 
@@ -207,26 +206,23 @@ class SiteRule(Rule):
         return lost_s(case, sum(site.call_s for site in found) + sum(rest.values()))
 
     @abstractmethod
-    def says(self, case: Case, site: Site) -> str:
+    def says(self, site: Site) -> str:
         """What happens at a line, as a clause without a full stop: "prints a tensor"."""
 
     @abstractmethod
-    def advice(self, case: Case, site: Site) -> str:
+    def advice(self, site: Site) -> str:
         """What to do about the costliest line."""
 
     def judge(self, case: Case) -> list[Finding]:
         need(case, "calls")
         evidence, whole = case.evidence, iteration_s(case)
-        found = [
-            s for s in sites(evidence, self.kinds) if self.counts(case, s) and steady(evidence, s)
-        ]
+        found = [s for s in sites(evidence, self.kinds) if self.counts(s) and steady(evidence, s)]
         cost = self.cost_s(case, found)
         if cost < max(LEAST_SHARE * whole, LEAST_S):
             return []
         named = [site for site in found if site.cost_s >= NAMED_SHARE * found[0].cost_s][:NAMED]
         lines = "; ".join(
-            f"{at(site.place)} {self.says(case, site)} ({duration_words(site.cost_s)})"
-            for site in named
+            f"{at(site.place)} {self.says(site)} ({duration_words(site.cost_s)})" for site in named
         )
         in_wait = min(cost, sum(site.data_s for site in found)) if wait_s(case) else 0.0
         own = cost - in_wait
@@ -236,7 +232,7 @@ class SiteRule(Rule):
             self.finding(
                 case,
                 f"{of_iteration(cost, whole)}{part}: {lines}.",
-                self.advice(case, found[0]),
+                self.advice(found[0]),
                 own if own >= LEAST_S else None,
                 [site.place for site in named],
             )

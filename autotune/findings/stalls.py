@@ -184,8 +184,9 @@ def writing_at(evidence: Evidence, members: Collection[int]) -> Calls | None:
     """The file write that took longest in ``members``."""
     inside = set(members)
     writes = [c for c in evidence.calls if c.kind == "file_write" and inside & set(c.iterations)]
-    return max(
-        writes,
-        key=lambda c: sum(s for i, s in zip(c.iterations, c.each_s) if i in inside),
-        default=None,
-    )
+    return max(writes, key=lambda c: spent_s(c, inside), default=None)
+
+
+def spent_s(calls: Calls, members: Collection[int]) -> float:
+    """Seconds that ``calls`` took in the iterations ``members``."""
+    return sum(s for i, s in zip(calls.iterations, calls.each_s) if i in members)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from autotune.findings.base import Case
 from autotune.findings.sites import CALLED, LEAST_SHARE, Site, SiteRule, times
 
 
@@ -19,16 +18,16 @@ class TensorReadout(SiteRule):
     kinds = ("item", "tolist", "bool", "float", "int")
     explains = ("host-bound",)
 
-    def counts(self, case: Case, site: Site) -> bool:
+    def counts(self, site: Site) -> bool:
         return site.device == "cpu"
 
-    def says(self, case: Case, site: Site) -> str:
+    def says(self, site: Site) -> str:
         return (
             f"{CALLED[site.kind]}{f' of {site.detail}' if site.kind == 'tolist' else ''},"
             f" {times(site.per_step)} an iteration"
         )
 
-    def advice(self, case: Case, site: Site) -> str:
+    def advice(self, site: Site) -> str:
         if site.kind == "tolist":
             return (
                 "Keep tensors (detach()) or NumPy arrays (numpy() copies nothing); Python lists"

@@ -139,7 +139,7 @@ def print_profile(console: Console, profile: Profile, directory: Path, job: Path
     if unjudged:
         said = f"{words.plural(unjudged, 'rule')} could not be judged here; the page says why"
         console.print(indented(Text(said, style="dim")))
-    if lines := written_lines(profile.written, "The job"):
+    if lines := written_lines(profile.written, "the job"):
         told = [Text(line, style="yellow" if urgent else "dim") for line, urgent in lines]
         section(console, "Your files", *told)
     where = f"Files, in {story.shown_path(directory)}"

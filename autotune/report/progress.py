@@ -17,13 +17,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Self
 
 from autotune import words
 from autotune.results import Confirmation, LossVerdict, Observation, Result, Trial
 from autotune_spaces.codec import encode
-
-P = TypeVar("P", bound="Progress")
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ class Progress(ABC):
         )
         self.stream.flush()
 
-    def __enter__(self: P) -> P:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -22,14 +22,12 @@ FILE_NAME = "result.json"
 ANEW = (
     "move it away and rerun `autotune run` on the same job: it rewrites the file from its journal"
 )
-# Keys written first, because readers look for them first.
-FIRST = ("schema_version", "name", "verdict", "reason", "speedup", "loss", "knobs", "baseline")
 
 
 def to_json(result: Result) -> dict[str, Any]:
     """The content of result.json, as JSON data without NaN or infinity."""
     data = finite(encode(result))
-    return {key: data.pop(key) for key in FIRST} | data
+    return {"schema_version": data["schema_version"], **data}
 
 
 def finite(data: Any) -> Any:
@@ -117,9 +115,8 @@ def load_result(path: Path) -> Result:
 
 def _of_version_2(data: dict[str, Any]) -> dict[str, Any]:
     """Upgrade a version 1 result, which called the pairs of a confirmation blocks."""
-    confirmation = data.get("confirmation")
-    if not isinstance(confirmation, dict):
-        return {**data, "schema_version": RESULT_SCHEMA_VERSION}
-    new = {"blocks": "pairs", "required_blocks": "required_pairs"}
-    renamed = {new.get(name, name): value for name, value in confirmation.items()}
-    return {**data, "schema_version": RESULT_SCHEMA_VERSION, "confirmation": renamed}
+    data = {**data, "schema_version": RESULT_SCHEMA_VERSION}
+    if isinstance(data.get("confirmation"), dict):
+        new = {"blocks": "pairs", "required_blocks": "required_pairs"}
+        data["confirmation"] = {new.get(k, k): v for k, v in data["confirmation"].items()}
+    return data

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.explain.records import Operator, Peak, Side
+from autotune.explain.records import Operator, Peak
 from autotune.explain.summary import Compute, Copies, compute_of, copies_of, metrics, summarize
 from autotune.explain.trace import Copy, Kernel, Stretch, Trace
-from autotune.report.text.summary import summary_table
 from autotune_trials.protocol.messages import Window
 
 # 20 slow iterations of warm-up, then 8 and 12 ms alternately, a quarter of each spent waiting for a
@@ -114,33 +113,6 @@ def test_metrics_have_the_same_keys_on_both_sides() -> None:
         and {"ips", "reader_ratio", "device_utilisation"} <= sides[0]
     )
     assert "mfu" not in sides[0]  # unknown, not zero
-
-
-def test_the_table_puts_both_sides_beside_each_other() -> None:
-    before = summarize(WINDOW, device="cpu", cores=2)
-    after = summarize(replace(WINDOW, data_s=(0.0,) * len(TIMES)), device="cpu", cores=2)
-    table = summary_table(
-        {"baseline": Side(summary=before), "winner": Side(summary=after)}, "images", "cpu"
-    )
-    assert table is not None and table.sides == ("before", "after")
-    rows = {row.label: row.cells for row in table.rows}
-    assert rows["reader cost"] == ("2.50 ms", "0.00 µs")
-    assert rows["ips, images/s"] == ("3,200", "3,200")
-    assert rows["steps"] == ("80 (20 skipped)",) * 2
-    assert rows["device utilization"] == ("75%", "75%")
-    # rows of dashes are left out
-    assert not any("host to device" in label or "FLOP" in label for label in rows)
-    assert any("runs on the CPU" in sentence for sentence in table.foot)
-
-
-def test_one_side_alone_is_simply_now() -> None:
-    found = summary_table({"baseline": Side(summary=summarize(WINDOW, device="cpu", cores=2))})
-    assert found is not None and found.sides == ("now",)
-    assert not any("proved" in sentence for sentence in found.foot)
-
-
-def test_no_summary_no_table() -> None:
-    assert summary_table({"baseline": Side()}) is None and summary_table({}) is None
 
 
 def test_copies_to_the_device_are_those_of_the_trace() -> None:

@@ -96,6 +96,13 @@ def test_only_lines_worth_naming_are_listed() -> None:
     assert found.places == (LINE,)
 
 
+def test_lines_of_libraries_do_not_crowd_out_those_of_the_job() -> None:
+    libraries = tuple(f for n in range(3) for f in frames(0.02, "data", replace(LIBRARY, line=n)))
+    seen = evidence(phases(data=0.05), frames=libraries + frames(0.01, "data"))
+    (found,) = ask("loader-bound", case(seen=seen))
+    assert found.places == (LINE,) and "train.py:17" in found.evidence
+
+
 def streamed(workers: int, leaf: str = "", **loader: Any) -> Case:
     """A case that waits for batches of ``workers``, where the training thread is at ``leaf``."""
     waiting = tuple(Frames(i, "data", LINE, 0.04, leaf) for i in range(60))
@@ -185,6 +192,7 @@ def test_nothing_watched_nothing_judged() -> None:
         ("recompile", "compiles"),
         ("eager-optimizer", "settings"),
         ("transfer-not-overlapped", "copies"),
+        ("array-copies", "copies"),
     ],
 )
 def test_what_was_not_watched_is_not_called_healthy(rule: str, unseen: str) -> None:

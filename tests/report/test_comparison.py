@@ -17,7 +17,7 @@ from autotune.explain.records import Explanation, Finding, Side
 from autotune.report.page.compare import render
 from autotune.report.result_file import load_result, write_result
 from autotune.report.sarif import sarif
-from autotune.report.terminal.compare import finding_words
+from autotune.report.terminal.compare import finding_words, phase_rows
 from autotune.report.text import comparison as compared
 from autotune.report.text import story
 from autotune.report.text.comparison import compare, said_of_speedups, said_of_times
@@ -102,6 +102,11 @@ def test_a_noise_that_the_file_lacks_is_said(tmp_path: Path) -> None:
     )
     said = compared.said_of_times(compared.compare(tuned(), load_result(tmp_path / "result.json")))
     assert said == ["The noise of one of the runs is unknown, so no ratio of their times is given."]
+
+
+def test_a_phase_that_the_file_lacks_takes_no_time() -> None:
+    side = replace(anatomy(57.1, 14.0, 23.5), phases_s={"data": None, "forward": 0.014})
+    assert [row[0] for row in phase_rows([side])] == ["forward", "total"]
 
 
 def test_no_ratio_of_times_without_known_noise() -> None:

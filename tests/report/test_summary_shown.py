@@ -12,6 +12,7 @@ from autotune.cli import main
 from autotune.explain.records import KernelCounters, KernelTime, NsightFacts, PerfSummary
 from autotune.report.page.html import render
 from autotune.report.result_file import write_result
+from autotune.report.text.summary import result_summary
 from autotune.results import Result
 from autotune.tracking import Tracker
 from autotune.tracking.records import record_result
@@ -70,6 +71,31 @@ def test_show_prints_both_sides(
     assert any("Nsight Systems was asked for, but is not here" in row for row in rows) and not any(
         "importance" in row for row in rows
     )
+
+
+def test_both_sides_are_beside_each_other() -> None:
+    table = result_summary(result())
+    assert table is not None and table.sides == ("before", "after")
+    rows = {row.label: row.cells for row in table.rows}
+    assert rows["reader cost"] == ("58.0 ms", "17.6 ms")
+    assert rows["steps"] == ("96 (12 skipped)",) * 2
+    assert rows["device utilization"] == ("63%", "63%")
+    # rows of dashes are left out
+    assert "model FLOPs, per step" not in rows
+    assert not any("host to device" in label for label in rows)
+    assert any("runs on the CPU" in sentence for sentence in table.foot)
+
+
+def test_one_side_alone_is_simply_now() -> None:
+    found = result()
+    alone = {"baseline": found.explanation.sides["baseline"]}
+    table = result_summary(replace(found, explanation=replace(found.explanation, sides=alone)))
+    assert table is not None and table.sides == ("now",)
+    assert not any("fresh processes" in sentence for sentence in table.foot)
+
+
+def test_no_summary_no_table() -> None:
+    assert result_summary(tuned()) is None
 
 
 def test_show_says_why_there_is_none(

@@ -31,7 +31,7 @@ def test_a_profiled_job_is_no_trial() -> None:
     said = " ".join(
         line
         for line, _ in written_lines(
-            Written(removed=("a",), unkept={"b": "why"}, left=("c",)), "The job"
+            Written(removed=("a",), unkept={"b": "why"}, left=("c",)), "the job"
         )
     )
     assert (

@@ -97,6 +97,7 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
 
     strips = timeline.strips(result)
     before, after = story.anatomies(result)
+    ends = [("before", before), ("after", after)] if after else [("now", before)]
     page = (
         page_environment()
         .get_template(template)
@@ -116,10 +117,10 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
             gains_are_old=story.gains_are_old(result),
             waterfall_svg=Markup(waterfall_svg(result)),
             waterfall_words=story.build_up_words(result),
-            **stacked_bars([("before", before), ("after", after)] if after else [("now", before)]),
-            phases=story.phase_rows(result),
+            ends=ends,
+            **stacked_bars(ends),
+            phases=story.phase_rows(side for _, side in ends),
             unlike_iterations=story.unlike_iterations(result),
-            anatomy=(before, after),
             trials=[_trial_row(t) for t in result.trials],
             trials_svg=Markup(trials_svg(result)),
             parallel_svg=Markup(parallel_svg(result)),
@@ -229,12 +230,10 @@ def axis(whole_s: float) -> list[dict[str, Any]]:
 
 def _shares(result: Result) -> list[dict[str, Any]]:
     """Rows of the importance bars; the longest takes the full width."""
-    shares = {k: v for k, v in result.explanation.importance.items() if words.known(v)}
-    top = max(shares.values(), default=0.0)
-    if top <= 0:
-        return []
+    shares = story.knob_shares(result)
+    top = max(shares.values(), default=1.0)
     return [
-        {"knob": words.clean(k, 40), "share": f"{100 * v:.0f}%", "width": round(100 * v / top, 1)}
+        {"knob": k, "share": f"{100 * v:.0f}%", "width": round(100 * v / top, 1)}
         for k, v in shares.items()
     ]
 

@@ -46,7 +46,7 @@ SIZE_IN = (WIDTH_IN, 3.4)
 
 
 def figure(
-    palette: Palette, heights: tuple[int, ...] = (1,), size_in: tuple[float, float] = SIZE_IN
+    palette: Palette, heights: tuple[int, ...], size_in: tuple[float, float]
 ) -> tuple[Any, list[Any]]:
     """A figure with vertically stacked panels.
 

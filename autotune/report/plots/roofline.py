@@ -30,7 +30,7 @@ def can_draw(sides: Mapping[str, Side], peaks: Sequence[Peak]) -> bool:
 def roofline_svg(sides: Mapping[str, Side], peaks: Sequence[Peak]) -> str:
     """The plot as SVG in the page's colors; "" if nothing can be drawn."""
     return (
-        svg(lambda axes: _draw(axes[0], sides, peaks, MARKS), "roofline", (1,))
+        svg(lambda axes: _draw(axes[0], sides, peaks, MARKS), "roofline")
         if can_draw(sides, peaks)
         else ""
     )

@@ -5,6 +5,7 @@ The same screen serves every verdict.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -121,23 +122,19 @@ def time_section(console: Console, result: Result) -> None:
     All bars share one scale: the longer of before and after is the full width.
     """
     before, after = story.anatomies(result)
-    rows = story.phase_rows(result)
+    sides = {"": before} if after is None else {"before": before, "after": after}
+    rows = story.phase_rows(sides.values())
     if not rows or not words.known(before.iteration_s) or before.iteration_s <= 0:
         return
-    whole = max(
-        before.iteration_s,
-        after.iteration_s if after is not None and words.known(after.iteration_s) else 0.0,
-    )
-    sides = {"": before} if after is None else {"before": before, "after": after}
+    whole = max(side.iteration_s for side in sides.values() if words.known(side.iteration_s))
     table = bare_table(2)
     table.add_column("one iteration", no_wrap=True)
     for name in sides:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, overflow="crop")
     for row in rows:
-        seconds = (row.before_s, row.after_s)[: len(sides)]
-        bar = _bar(row.before_s, row.after_s, whole)
-        table.add_row(Text(row.label), *map(words.duration_words, seconds), bar)
+        times = map(words.duration_words, row.seconds)
+        table.add_row(Text(row.label), *times, _bar(row.seconds, whole))
     totals = (words.duration_words(side.iteration_s) for side in sides.values())
     table.add_row("total", *totals, "", style="bold")
     body: list[Any] = [table]
@@ -153,12 +150,10 @@ def time_section(console: Console, result: Result) -> None:
     section(console, "Where the time goes", *body)
 
 
-def _bar(before_s: float, after_s: float | None, whole_s: float) -> Text:
+def _bar(seconds: Sequence[float], whole_s: float) -> Text:
     """A bar for one phase: remaining time solid, saved time light, added time yellow."""
-    old = min(round(BAR * before_s / whole_s), BAR)
-    if after_s is None:
-        return Text("█" * old, style="blue")
-    new = min(round(BAR * after_s / whole_s), BAR)
+    widths = [min(round(BAR * s / whole_s), BAR) for s in seconds]
+    old, new = widths[0], widths[-1]
     bar = Text("█" * min(old, new), style="blue")
     bar.append("░" * max(old - new, 0), style="dim")
     bar.append("█" * max(new - old, 0), style="yellow")

@@ -87,15 +87,7 @@ def speedup_words(result: Result) -> str:
 
 def phase_rows(sides: Sequence[Anatomy]) -> list[tuple[str, ...]]:
     """The time of one iteration in each phase, and the total; one column for each side."""
-    names = list(dict.fromkeys([*story.PHASE_WORDS, *(p for side in sides for p in side.phases_s)]))
-    rows = [
-        (
-            story.PHASE_WORDS.get(name, words.clean(name, 40)),
-            *(words.duration_words(side.phases_s.get(name, 0.0)) for side in sides),
-        )
-        for name in names
-        if any(side.phases_s.get(name, 0.0) > 0 for side in sides)
-    ]
+    rows = [(row.label, *map(words.duration_words, row.seconds)) for row in story.phase_rows(sides)]
     return [*rows, ("total", *(words.duration_words(side.iteration_s) for side in sides))]
 
 

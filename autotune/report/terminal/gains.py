@@ -41,16 +41,14 @@ def print_gains(console: Console, result: Result) -> None:
         console.print(indented(Text(story.build_up_words(result), style="dim")))
         console.print()
     console.print(Text("Which knobs mattered", style="bold"))
-    shares = {
-        knob: share for knob, share in result.explanation.importance.items() if words.known(share)
-    }
+    shares = story.knob_shares(result)
     if not shares:
         console.print(indented(Text(story.no_importance(result), style="dim")))
         return
     table = _table()
     for knob, share in shares.items():
         table.add_row(
-            Text(words.clean(knob, 40)),
+            Text(knob),
             Text(f"{100 * share:.0f}%"),
             Text(""),
             _bar(0.0, share, max(shares.values()), bar),

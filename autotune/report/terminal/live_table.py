@@ -83,7 +83,7 @@ class RichProgress(Progress):
         elif event.kind == "trial":
             self._add(event.source["trial"], event.source["best"])
         else:
-            self._keep(_style(event), f"  {event_words(event)}")
+            self._keep(_style(event), event_words(event), indent=2)
         self._live.refresh()  # redraw now, between two measurements, rather than during one
 
     def _add(self, trial: Trial, best: Trial | None) -> None:
@@ -92,9 +92,8 @@ class RichProgress(Progress):
         self._best = best
         self._now = ""
 
-    def _keep(self, style: str, text: str, rest: str = "") -> None:
-        indent = len(text) - len(text.lstrip())
-        line = Text(text[indent:], style=style)
+    def _keep(self, style: str, text: str, rest: str = "", indent: int = 0) -> None:
+        line = Text(text, style=style)
         line.append(rest, style="dim not bold")
         self._console.print(Padding(line, (0, 0, 0, indent)))
 

@@ -56,7 +56,7 @@ def section(explanation: Explanation) -> dict[str, Any] | None:
 
 
 def row_words(row: Operator) -> dict[str, Any]:
-    """One operator as text: every column of the table."""
+    """One operator as text."""
     verdict = BOUND_WORDS.get(row.bound, row.bound)
     if row.of_roof is not None and row.bound in ("compute", "memory"):
         verdict += (
@@ -77,14 +77,11 @@ def row_words(row: Operator) -> dict[str, Any]:
         "mean": words.duration_words(row.mean_s),
         "min": words.duration_words(row.min_s),
         "max": words.duration_words(row.max_s),
-        "flops": "" if row.flops is None else scaled_words(row.flops, "FLOP"),
-        "bytes": "" if row.nbytes is None else scaled_words(row.nbytes, "B"),
         "achieved": (
             ""
             if row.achieved is None
             else scaled_words(row.achieved, "FLOP/s" if row.flops else "B/s")
         ),
-        "bound": row.bound if row.bound in BOUND_WORDS else "",
         "verdict": words.clean(verdict, 80),
         "why": words.clean(row.why, 400),
     }

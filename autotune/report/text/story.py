@@ -10,6 +10,7 @@ import math
 import os
 import shlex
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,8 +78,7 @@ class Change:
 class PhaseRow:
     phase: str
     label: str
-    before_s: float
-    after_s: float | None
+    seconds: tuple[float, ...]  # per iteration, on each side
 
 
 def tuned(result: Result) -> bool:
@@ -341,6 +341,16 @@ def build_up_words(result: Result) -> str:
     return said + " The last bar is the confirmed figure, from fresh processes."
 
 
+def knob_shares(result: Result) -> dict[str, float]:
+    """knob -> its share of the differences between the trials; {} if that was not computed."""
+    shares = {
+        words.clean(knob, 40): share
+        for knob, share in result.explanation.importance.items()
+        if words.known(share)
+    }
+    return shares if max(shares.values(), default=0.0) > 0 else {}
+
+
 def no_importance(result: Result) -> str:
     """Why there is no knob importance."""
     mark = "knob importance: "
@@ -400,20 +410,19 @@ def unlike_iterations(result: Result) -> str:
     )
 
 
-def phase_rows(result: Result) -> list[PhaseRow]:
-    """Seconds per iteration in each phase; phases that take no time on either side are omitted."""
-    before, after = anatomies(result)
-    names = [*PHASES, *(p for p in before.phases_s if p not in PHASES)]
+def phase_rows(sides: Iterable[Anatomy]) -> list[PhaseRow]:
+    """Seconds per iteration in each phase; phases that take no time on any side are omitted."""
+    sides = list(sides)
+    names = dict.fromkeys([*PHASES, *(phase for side in sides for phase in side.phases_s)])
     rows = [
         PhaseRow(
             name,
             PHASE_WORDS.get(name, words.clean(name)),
-            _seconds(before, name),
-            None if after is None else _seconds(after, name),
+            tuple(_seconds(side, name) for side in sides),
         )
         for name in names
     ]
-    return [row for row in rows if row.before_s > 0 or (row.after_s or 0) > 0]
+    return [row for row in rows if any(row.seconds)]
 
 
 def _seconds(anatomy: Anatomy, phase: str) -> float:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import sqrt
 
 from rich.console import Console, Group
 from rich.text import Text
 
 from autotune import words
-from autotune.explain.records import Explanation, NsightFacts, PerfSummary, Side
+from autotune.explain.records import Explanation, NsightFacts, PerfSummary
 from autotune.report.terminal.layout import bare_table
 from autotune.report.text import story
 from autotune.results import Result
@@ -34,23 +33,22 @@ class SummaryTable:
     foot: tuple[str, ...]  # sentences below the table
 
 
-def summary_table(
-    sides: Mapping[str, Side], unit: str = "samples", device: str = ""
-) -> SummaryTable | None:
-    """The table; None if no side has a summary.
+def result_summary(result: Result) -> SummaryTable | None:
+    """The table of a result; None if no side has a summary.
 
-    Args:
-        unit: what throughput counts: "samples" or "iterations".
-        device: "cpu" or "cuda", to explain missing copies; "" for no explanation.
+    Below it: what external profilers saw, or why they saw nothing.
     """
-    known = {name: side.summary for name, side in sides.items() if side.summary is not None}
+    explanation, job = result.explanation, result.observation.job
+    sides = explanation.sides.items()
+    known = {name: side.summary for name, side in sides if side.summary is not None}
     if not known:
         return None
     summaries = list(known.values())
     names = tuple(
         SIDES.get(name, words.clean(name, 40)) if len(known) > 1 else "now" for name in known
     )
-    same_figure = zip(*(_figures(s, words.clean(unit, 40)) for s in summaries), strict=True)
+    unit = words.clean(job.sample_unit, 40)
+    same_figure = zip(*(_figures(s, unit) for s in summaries), strict=True)
     rows = [_row(*figures) for figures in same_figure if any(f[1] != NOTHING for f in figures)]
     foot = [
         (
@@ -60,11 +58,11 @@ def summary_table(
             else "Timed in one process, before any instrumentation or profiling."
         )
     ]
-    if device == "cpu":
+    if job.device == "cpu":
         foot.append("Nothing is copied to a device: the job runs on the CPU.")
-    elif device == "cuda" and all(s.host_to_device_bytes is None for s in summaries):
+    elif job.device == "cuda" and all(s.host_to_device_bytes is None for s in summaries):
         foot.append("No copies to the device were seen.")
-    return SummaryTable(names, tuple(rows), tuple(foot))
+    return SummaryTable(names, tuple(rows), (*foot, *_tools(explanation)))
 
 
 def _figures(s: PerfSummary, unit: str) -> list[tuple[str, str, str]]:
@@ -135,13 +133,6 @@ def print_result_summary(console: Console, result: Result) -> None:
     table = result_summary(result)
     why = words.why_not_profiled(result.explanation)
     console.print(Text(why) if table is None else summary_group(table))
-
-
-def result_summary(result: Result) -> SummaryTable | None:
-    """The table of a result; below it, what external profilers saw or why they saw nothing."""
-    job = result.observation.job
-    table = summary_table(result.explanation.sides, job.sample_unit, job.device)
-    return table and replace(table, foot=(*table.foot, *_tools(result.explanation)))
 
 
 def _tools(explanation: Explanation) -> list[str]:

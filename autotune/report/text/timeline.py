@@ -1,8 +1,8 @@
 """The timeline strip: what happened in a few iterations, before and after, on one time scale.
 
 One row shows the phases of the iteration, and one row each other lane of spans (device kernels,
-copies, operators). Thousands of kernels are narrower than a pixel, so indistinguishable neighbors
-of one kind are merged into one stretch.
+copies). Thousands of kernels are narrower than a pixel, so indistinguishable neighbors of one kind
+are merged into one stretch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from autotune_trials.protocol.messages import PHASES
 WIDTH = 1000  # of the strip, in its own units
 MOST_SPANS = 500  # per row; no screen shows more detail
 FINEST = 0.5  # minimum width of a stretch, in units
-LANE_WORDS = {"device": "device", "copy": "copies", "operators": "operators", "cpu": "CPU"}
 KINDS = {
     "matrix": (
         re.compile(
@@ -130,14 +129,15 @@ def _kind(span: Span) -> str:
 
 
 def _lanes(side: Side) -> list[tuple[str, list[Span]]]:
-    lanes: dict[str, list[Span]] = {}
+    """The rows of a strip, by name."""
+    lanes: dict[str, list[Span]] = {"phases": [], "device": [], "copies": []}
     for span in _spans(side):
-        lanes.setdefault("phases" if span.lane in PHASES else span.lane, []).append(span)
-    first = [name for name in ("phases", "device", "copy") if name in lanes]
-    return [
-        (LANE_WORDS.get(name, words.clean(name, 20)), lanes[name])
-        for name in (*first, *(n for n in lanes if n not in first))
-    ]
+        if span.lane in PHASES:
+            name = "phases"
+        else:
+            name = "copies" if span.lane == "copy" else words.clean(span.lane, 20)
+        lanes.setdefault(name, []).append(span)
+    return [(name, spans) for name, spans in lanes.items() if spans]
 
 
 def _spans(side: Side) -> list[Span]:

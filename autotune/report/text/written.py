@@ -13,9 +13,8 @@ from autotune.results import Written
 SHOWN = 4  # names in one sentence
 
 
-def written_lines(written: Written, who: str = "Trials") -> list[tuple[str, bool]]:
+def written_lines(written: Written, who: str = "trials") -> list[tuple[str, bool]]:
     """(sentence, whether the user has to act). ``who`` wrote: trials, or the profiled job."""
-    who = f"{who[0].lower()}{who[1:]}"
     quiet = [
         f"{what} {_names(names, written.counts.get(kind, len(names)))}"
         for kind, what, names in (

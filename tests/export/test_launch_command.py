@@ -240,7 +240,7 @@ def test_the_jobs_python_is_known_or_not(tmp_path: Path) -> None:
     machine = {"torch_version": "1.0"}
     for words, known in ((("bash", "train.sh"), False), ((sys.executable, "t.py"), True)):
         tuned = TunedConfig("x", words, tmp_path, provenance=Provenance(machine=machine))
-        assert bool(differences(tuned, current(tuned, env))) == known
+        assert bool(differences(tuned, current(tuned, env), env)) == known
 
 
 def test_instructions_that_are_there_are_not_written_again(tmp_path: Path) -> None:
@@ -359,8 +359,8 @@ def test_the_same_machine_is_no_warning(tmp_path: Path) -> None:
     )
     now = current(tuned, dict(os.environ))
     assert now.torch_version == str(torch.__version__)
-    assert differences(tuned, now) == []
-    assert obstacles(tuned, now) == {}
+    assert differences(tuned, now, os.environ) == []
+    assert obstacles(tuned, now, os.environ) == {}
 
 
 def test_gpus_are_seen_without_torch(tmp_path: Path) -> None:
@@ -400,11 +400,12 @@ def test_every_knob_can_be_asked_about_a_gpu() -> None:
     tuned = TunedConfig(
         "x", ("python",), Path("/"), knobs=knobs, provenance=Provenance(job_device="cuda")
     )
-    assert obstacles(tuned, gpu) == {}
+    assert obstacles(tuned, gpu, os.environ) == {}
     others = [("compile_mode", mode) for mode in ("regional", "static", "dynamic")]
     others += [("nccl", value) for value in SETTINGS]
     for name, value in others:
-        assert obstacles(dataclasses.replace(tuned, knobs={name: TunedKnob(value)}), gpu) == {}
+        one = dataclasses.replace(tuned, knobs={name: TunedKnob(value)})
+        assert obstacles(one, gpu, os.environ) == {}
 
 
 def test_launching_is_quick(tmp_path: Path) -> None:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import libcst as cst
 
 from autotune.export.patch.source import Block, SourceFile
-
-Node = TypeVar("Node", bound=cst.CSTNode)
 
 
 @dataclass(frozen=True)

@@ -187,10 +187,10 @@ def secrets_of(
     return {name: base[name] for name in tuned.env_from_launch if name in base}
 
 
-def write_session(session: SessionConfig, cache: Path | None = None) -> Path:
+def write_session(session: SessionConfig) -> Path:
     """Write session.json where the job's processes will find it; return its path."""
     digest = hashlib.sha256(json.dumps(encode(session), sort_keys=True).encode()).hexdigest()[:16]
-    root = (cache or user_cache()) / "autotune" / "launch" / digest
+    root = user_cache() / "autotune" / "launch" / digest
     try:
         return _write_session(session, root)
     except OSError:  # the home directory is not writable, or full

@@ -243,14 +243,17 @@ def test_the_jobs_python_is_known_or_not(tmp_path: Path) -> None:
         assert bool(differences(tuned, current(tuned, env), env)) == known
 
 
-def test_instructions_that_are_there_are_not_written_again(tmp_path: Path) -> None:
+def test_instructions_that_are_there_are_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a full quota or a home shared by many machines, a launch must not need to write."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     config = SessionConfig("launch", "")
-    path = write_session(config, tmp_path)
+    path = write_session(config)
     before = path.stat()
-    assert write_session(config, tmp_path) == path and path.stat() == before
+    assert write_session(config) == path and path.stat() == before
     path.write_text("{")  # truncated
-    assert write_session(config, tmp_path) == path and path.stat().st_size == before.st_size
+    assert write_session(config) == path and path.stat().st_size == before.st_size
 
 
 def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,8 +425,9 @@ def test_launching_is_quick(tmp_path: Path) -> None:
 
 
 def test_without_a_writable_home_the_session_file_has_a_directory_of_its_own(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").write_text("no directory")
-    path = write_session(SessionConfig("launch", ""), tmp_path / "home")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    path = write_session(SessionConfig("launch", ""))
     assert path.is_file() and path.parent.stat().st_mode & 0o777 == 0o700

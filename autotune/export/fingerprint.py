@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.export.tuned import TunedConfig, telling
+from autotune.export.tuned import TunedConfig, speed_variables
 from autotune_spaces import machine as machines
 from autotune_spaces.base import Knob, NotApplicable, Start
 from autotune_spaces.facts import (
@@ -120,7 +120,7 @@ def other_variables(tuned: TunedConfig, env: Mapping[str, str]) -> list[str]:
     then = tuned.provenance.environment
     if then is None:
         return []
-    now = telling(env)
+    now = speed_variables(env)
     names = [n for n in sorted({*then, *now}) if n not in tuned.env and then.get(n) != now.get(n)]
     return [
         f"{n}: {then.get(n, 'not set')} when tuned, {now.get(n, 'not set')} here" for n in names

@@ -50,7 +50,7 @@ FINGERPRINT = """
     cuda_version cudnn_version python_version platform
 """.split()
 # Environment variables that affect a job's speed and may differ between shells.
-TELLING = re.compile(
+SPEED_VARIABLES = re.compile(
     "OMP_NUM_THREADS|MKL_NUM_THREADS|LD_PRELOAD|NCCL_.*|PYTORCH(_CUDA)?_ALLOC_CONF|GLIBC_TUNABLES"
 )
 
@@ -90,7 +90,7 @@ class Provenance:
     job_device: str = "cpu"  # where the model was
     loader_key: str = ""  # which of the job's DataLoaders is tuned
     machine: Mapping[str, Any] = field(default_factory=dict)  # FINGERPRINT fields
-    # telling() of the tuner's environment; None: unknown
+    # speed_variables() of the tuner's environment; None: unknown
     environment: Mapping[str, str] | None = None
     footprint: Footprint = Footprint()
     compile_cache: CompileCache = CompileCache()  # beside this file
@@ -150,7 +150,7 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
         job_device=observation.job.device,
         loader_key=observation.job.loader.key if observation.job.loader else "",
         machine=_fingerprint(observation.machine),
-        environment=telling(os.environ) if spec.executor.kind == "local" else None,
+        environment=speed_variables(os.environ) if spec.executor.kind == "local" else None,
         footprint=_footprint(result, spec),
         compile_cache=result.compile_cache,
         sites=observation.job.sites,
@@ -167,12 +167,12 @@ def _workdir(spec: JobSpec) -> Path:
     return Path(os.path.relpath(spec.workdir, spec.source.parent))
 
 
-def telling(env: Mapping[str, str]) -> dict[str, str]:
+def speed_variables(env: Mapping[str, str]) -> dict[str, str]:
     """The variables in ``env`` that affect a job's speed, without secrets."""
     return {
         name: value
         for name, value in sorted(env.items())
-        if TELLING.fullmatch(name) and not is_secret(name) and mask_url(value) == value
+        if SPEED_VARIABLES.fullmatch(name) and not is_secret(name) and mask_url(value) == value
     }
 
 
@@ -292,8 +292,8 @@ def to_yaml(tuned: TunedConfig) -> str:
         "# Where these settings come from. They hold for this machine and this software.",
         "provenance:",
     ]
-    told = "created autotune verdict reason loss loss_reason run_dir job_device loader_key".split()
-    record: dict[str, Any] = {name: getattr(p, name) for name in told}
+    plain = "created autotune verdict reason loss loss_reason run_dir job_device loader_key".split()
+    record: dict[str, Any] = {name: getattr(p, name) for name in plain}
     record |= {"speedup": _interval(p.speedup)} if p.speedup else {}
     record |= {"machine": dict(p.machine)}
     record |= {} if p.environment is None else {"environment": dict(p.environment)}
@@ -309,7 +309,7 @@ def to_yaml(tuned: TunedConfig) -> str:
         parts += [
             "",
             "  # Where in the source: what `autotune export --format diff` looks for.",
-            yaml_block({"sites": _told(p.sites)}, 2),
+            yaml_block({"sites": _without_defaults(p.sites)}, 2),
         ]
     return "\n".join(parts) + "\n"
 
@@ -325,17 +325,17 @@ def _headline(tuned: TunedConfig) -> list[str]:
     return [f"{clean(tuned.name)}: {gain}loss {p.loss or 'not checked'}."]
 
 
-def _told(record: Any) -> Any:
+def _without_defaults(record: Any) -> Any:
     """A record as :func:`encode` writes it, without fields that have their default; what holds only
     scalars is for one line.
     """
     if isinstance(record, tuple):
-        items = [_told(item) for item in record]
+        items = [_without_defaults(item) for item in record]
         return items if any(isinstance(item, (dict, list)) for item in items) else tuple(items)
     if not is_dataclass(record):
         return record
     told = {
-        f.name: _told(value)
+        f.name: _without_defaults(value)
         for f in fields(record)
         if (value := getattr(record, f.name)) != f.default
     }

@@ -9,7 +9,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from autotune.export.patch.arguments import Absent, New, find, with_arguments
-from autotune.export.patch.context import Change, Context, at, change, listing, put_aside
+from autotune.export.patch.context import Change, Context, at, change, listing, note_replaced
 from autotune.export.patch.edits import Edit, Replace
 from autotune.export.patch.optimizer import scaled_learning_rate
 from autotune.export.patch.source import Refused, SourceFile
@@ -117,7 +117,7 @@ def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]
     for name, value in values.items():
         arg = find(call, site.parameters, name)
         if arg is not None and not isinstance(value, Absent):
-            notes += put_aside(f"{name}={value}", arg.value)
+            notes += note_replaced(f"{name}={value}", arg.value)
     if values.get("persistent_workers") == "True":
         notes.append(
             "with persistent_workers torch draws one random number fewer per epoch, so from epoch 2"

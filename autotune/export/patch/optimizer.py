@@ -12,7 +12,7 @@ from functools import partial
 import libcst as cst
 
 from autotune.export.patch.arguments import Absent, New, find, with_arguments
-from autotune.export.patch.context import Change, Context, at, change, put_aside
+from autotune.export.patch.context import Change, Context, at, change, note_replaced
 from autotune.export.patch.edits import Replace
 from autotune.export.patch.expressions import around, atom
 from autotune.export.patch.source import Refused
@@ -50,7 +50,7 @@ def optimizer_implementation(context: Context) -> Change:
         note
         for name, arg in given
         if arg is not None
-        for note in put_aside(f"the optimizer's {name}", arg.value)
+        for note in note_replaced(f"the optimizer's {name}", arg.value)
     ]
     notes.append(
         "the optimizer state of an earlier checkpoint brings its own foreach and fused: after"

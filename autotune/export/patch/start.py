@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import libcst as cst
 import libcst.matchers as m
 
-from autotune.export.patch.context import Change, Context, at, change, listing, put_aside
+from autotune.export.patch.context import Change, Context, at, change, listing, note_replaced
 from autotune.export.patch.edits import Edit, Insert, Replace
 from autotune.export.patch.source import Refused, SourceFile, imports, imports_torch
 from autotune_spaces.sites import SettingSite
@@ -73,7 +73,7 @@ def _changed_calls(context: Context, own: Sequence[SettingSite], value: str) -> 
             )
         )
         where.append(at(file, site.call.line))
-        notes += put_aside(f"{site.name}({value})", call.args[0].value)
+        notes += note_replaced(f"{site.name}({value})", call.args[0].value)
     return change(edits, where, notes)
 
 

@@ -116,7 +116,6 @@ class TunedConfig:
     env_from_launch: tuple[str, ...] = ()
     knobs: Mapping[str, TunedKnob] = field(default_factory=dict)
     provenance: Provenance = Provenance()
-    schema_version: int = TUNED_SCHEMA_VERSION
 
 
 def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> TunedConfig:
@@ -259,7 +258,7 @@ def to_yaml(tuned: TunedConfig) -> str:
         "#     autotune launch tuned.yaml                     run the job with these settings",
         "#     autotune export tuned.yaml --format diff       a patch that writes them into your own"
         " source instead",
-        yaml_block({"schema_version": tuned.schema_version, "name": tuned.name}),
+        yaml_block({"schema_version": TUNED_SCHEMA_VERSION, "name": tuned.name}),
         "",
         yaml_block({"command": list(tuned.command)}),
     ]

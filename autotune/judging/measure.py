@@ -139,20 +139,20 @@ def judge_sides(
     for side, anatomy, runs in zip(
         sides, pairs.figures.anatomies(), (pairs.reference, pairs.candidate), strict=True
     ):
-        memory = max(record.window.peak_memory_gib for record in runs.values())
-        why = _explained(contexts[side.name], side, observations[side.name])
-        machine = observations[side.name].machine
+        observation = observations[side.name]
+        profiled_side, findings = _explained(contexts[side.name], side, observation)
         records.append(
             SideRecord(
-                side.name,
-                side.what,
-                side.command,
-                str(side.spec.workdir),
-                anatomy,
-                memory,
-                *why,
-                machine.torch_version,
-                machine.python_version,
+                name=side.name,
+                what=side.what,
+                command=side.command,
+                workdir=str(side.spec.workdir),
+                anatomy=anatomy,
+                peak_memory_gib=max(record.window.peak_memory_gib for record in runs.values()),
+                profiled=profiled_side,
+                findings=findings,
+                torch_version=observation.machine.torch_version,
+                python_version=observation.machine.python_version,
             )
         )
     return Judgement(

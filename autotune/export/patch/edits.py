@@ -47,6 +47,12 @@ class Wrap:
 Edit = Replace | Insert | Wrap
 
 
+def replace_call(file: SourceFile, call: cst.Call, new: Callable[[cst.Call], cst.Call]) -> Replace:
+    """Replace ``call`` by ``new(call)``; what ``new`` refuses is raised now, not when it is applied."""
+    new(call)
+    return Replace(file, call, new)
+
+
 def apply(file: SourceFile, edits: Sequence[Edit]) -> str:
     """The text of ``file`` with ``edits``, all of this file; equal edits are applied once."""
     changed = file.module.visit(_Editor(list(dict.fromkeys(edits))))

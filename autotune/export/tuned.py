@@ -280,12 +280,15 @@ def to_yaml(tuned: TunedConfig) -> str:
     ]
     for name, knob in tuned.knobs.items():
         said: dict[str, Any] = {"value": knob.value, "was": knob.was}
-        said |= {"gain": _interval(knob.gain)} if knob.gain else {}
-        said |= {"options": dict(knob.options)} if knob.options else {}
+        if knob.gain:
+            said["gain"] = _interval(knob.gain)
+        if knob.options:
+            said["options"] = dict(knob.options)
         parts += [yaml_block({name: said}, 2)]
         if name in knob_registry.names():
             remark = knob_registry.get(name).remark(knob.value, knob.was)
-            parts += [f"    # {remark}"] if remark else []
+            if remark:
+                parts += [f"    # {remark}"]
     parts += [
         "",
         "# Where these settings come from. They hold for this machine and this software.",
@@ -293,9 +296,11 @@ def to_yaml(tuned: TunedConfig) -> str:
     ]
     plain = "created autotune verdict reason loss loss_reason run_dir job_device loader_key".split()
     record: dict[str, Any] = {name: getattr(p, name) for name in plain}
-    record |= {"speedup": _interval(p.speedup)} if p.speedup else {}
-    record |= {"machine": dict(p.machine)}
-    record |= {} if p.environment is None else {"environment": dict(p.environment)}
+    if p.speedup:
+        record["speedup"] = _interval(p.speedup)
+    record["machine"] = dict(p.machine)
+    if p.environment is not None:
+        record["environment"] = dict(p.environment)
     parts += [yaml_block({**record, "footprint": encode(p.footprint)}, 2)]
     if p.compile_cache.file:
         parts += [

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from autotune.disk import lock
 from autotune.errors import InputError
@@ -178,7 +179,7 @@ def _python_path(spec: JobSpec, root: Path, place: Path) -> dict[str, str]:
     before = environment.get("PYTHONPATH", "")
     environment["PYTHONPATH"] = path = _inside(before, root, place)
     program = interpreter(spec.command, environment, spec.workdir) or sys.executable
-    found = ask_python(program, _PROBE, environment, spec.workdir) or []
+    found: Any = ask_python(program, _PROBE, environment, spec.workdir) or []
     own = Path(os.path.realpath(place))
     for directory in map(Path, map(os.path.realpath, found)):
         if directory.is_relative_to(root) and not directory.is_relative_to(own):

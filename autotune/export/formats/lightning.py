@@ -35,7 +35,7 @@ LIGHTNING = format_of(
         "lightning",
         "lightning.Trainer",
         LIBRARIES,
-        ("Trainer(..., **TRAINER) and DataLoader(..., **DATALOADER), whichever appear below.",),
+        "Trainer(..., **TRAINER) and DataLoader(..., **DATALOADER), whichever appear below.",
         spell,
     )
 )

@@ -62,7 +62,7 @@ TRAINING_ARGUMENTS = format_of(
         "training-arguments",
         "transformers.TrainingArguments",
         LIBRARIES,
-        ("TrainingArguments(output_dir=..., **TUNED)",),
+        "TrainingArguments(output_dir=..., **TUNED)",
         spell,
         notes,
     )

@@ -43,17 +43,14 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         print("autotune: interrupted", file=sys.stderr)
         return 130
-    except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            print(f"autotune: {_defect(error)}", file=sys.stderr)
-            return 1
-        print(
-            f"autotune: {str(error.filename)[:60]}…: a file name of {len(str(error.filename))}"
-            " characters is too long",
-            file=sys.stderr,
-        )
-        return 2
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            name = str(error.filename)
+            print(
+                f"autotune: {name[:60]}…: a file name of {len(name)} characters is too long",
+                file=sys.stderr,
+            )
+            return 2
         print(f"autotune: {_defect(error)}", file=sys.stderr)
         return 1
     return 0

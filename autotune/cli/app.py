@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from autotune import __version__
+
 # Each is a function in the module of its name, whose annotations are its arguments.
 COMMANDS = {
     "init": "Write a first job.yaml for a command.",
@@ -82,9 +84,7 @@ def load(name: str) -> Any:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"autotune {version('autotune-torch')}")
+        typer.echo(f"autotune {__version__}")
         raise typer.Exit()
 
 

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from autotune.cli.show import print_captured
 from autotune.executors.gpu_load import gpu_load
 from autotune.words import yaml_words
 from autotune_spaces.base import NotApplicable, Start
@@ -35,7 +36,7 @@ def doctor(
     if json:
         typer.echo(dumps(report, indent=2))
     else:
-        _print(report)
+        print_captured(lambda console: _print(console, report))
 
 
 def examine() -> dict[str, Any]:
@@ -154,8 +155,8 @@ def _ordinary_job(machine: Machine) -> JobFacts:
     )
 
 
-def _print(report: dict[str, Any]) -> None:
-    console, machine = Console(highlight=False), report["machine"]
+def _print(console: Console, report: dict[str, Any]) -> None:
+    machine = report["machine"]
     facts = Table(box=None, pad_edge=False, show_header=False)
     for what, value in _facts(report):
         facts.add_row(what, value)
@@ -163,7 +164,7 @@ def _print(report: dict[str, Any]) -> None:
     console.print(facts)
     console.print("\nRecommendations", style="bold")
     for line in report["missing"] or ["nothing found"]:
-        console.print(f"- {line}", markup=False)
+        console.print(f"- {line}")
     console.print(f"\nKnobs for a typical image job on {machine['device']}", style="bold")
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)

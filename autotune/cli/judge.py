@@ -117,7 +117,8 @@ def judge(
     if json:
         typer.echo(json_text(it).rstrip())
     else:
-        _print(it, directory)
+        print_captured(lambda console: print_judgement(console, it))
+        typer.echo(f"all files: {directory}")
     raise typer.Exit(exit_code(it, conditions))
 
 
@@ -188,8 +189,3 @@ def _write(it: Judgement, conditions: list[Condition], places: dict[str, Path | 
         if path is not None:
             with writing(f"--{kind} {path}"):
                 path.write_text(texts[kind](), encoding="utf-8")
-
-
-def _print(it: Judgement, directory: Path) -> None:
-    print_captured(lambda console: print_judgement(console, it))
-    typer.echo(f"all files: {directory}")

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from autotune.cli.show import print_captured
 from autotune.errors import InputError
 from autotune.job.mistakes import did_you_mean
 from autotune_spaces.base import Knob
@@ -32,45 +32,37 @@ def knobs(
             remedy=did_you_mean(name, names(), "autotune knobs lists them all"),
         )
     if name is not None:
-        _print_card(get(name))
+        knob = get(name)
+        print_captured(lambda console: _print_card(console, knob))
     else:
-        _print_table([get(n) for n in names()])
+        print_captured(_print_table, PIPED_WIDTH)
 
 
-def _print_table(knobs: list[Knob]) -> None:
+def _print_table(console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("knob", "values", "scope", "numerics", "what it does"):
         table.add_column(title, no_wrap=title in ("knob", "scope", "numerics"), overflow="fold")
-    for knob in knobs:
+    for knob in map(get, names()):
         table.add_row(
-            knob.name,
-            escape(knob.range),
-            knob.scope.value,
-            knob.numerics.value,
-            escape(first_sentence(knob)),
+            knob.name, knob.range, knob.scope.value, knob.numerics.value, first_sentence(knob)
         )
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=PIPED_WIDTH)
     console.print(table)
-    console.print("\n'autotune knobs NAME' explains one.", highlight=False)
+    console.print("\n'autotune knobs NAME' explains one.")
 
 
-def _print_card(knob: Knob) -> None:
-    console = Console(highlight=False)
+def _print_card(console: Console, knob: Knob) -> None:
     console.print(knob.name, style="bold")
     options = "".join(
         f"; {name}: {', '.join(map(str, values))}" for name, values in knob.accepts.items()
     )
     console.print(
         f"values: {knob.range}{options}\nscope: {knob.scope.value}{live_values(knob)}   "
-        f"numerics: {knob.numerics.value}",
-        markup=False,
+        f"numerics: {knob.numerics.value}"
     )
     for title, field in PARTS:
         console.print(f"\n{title}", style="bold")
-        console.print(getattr(knob.card, field), markup=False)
+        console.print(getattr(knob.card, field))
     if shown := example(knob):
         console.print("\nIn your own source", style="bold")
-        console.print(shown[1], markup=False, soft_wrap=True)
-    console.print(f"\nSource: {knob.card.source}", markup=False, soft_wrap=True)
+        console.print(shown[1], soft_wrap=True)
+    console.print(f"\nSource: {knob.card.source}", soft_wrap=True)

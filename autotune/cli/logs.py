@@ -11,6 +11,8 @@ from autotune.service.cluster import Cluster, find_cluster
 from autotune.service.flags import Address, RunId, TokenFile
 from autotune.service.runs import Runs
 
+WAITING = "(waiting for a free node)"
+
 
 def logs(
     id: RunId,
@@ -33,9 +35,6 @@ def logs(
     typer.echo(runs.log(id), nl=False)
     if run.status == "PENDING":
         typer.echo(WAITING, err=True)
-
-
-WAITING = "(waiting for a free node)"
 
 
 def follow_to_the_end(cluster: Cluster, id: str) -> None:

@@ -118,8 +118,8 @@ def _print(result: Result, run_dir: Path, parts: Sequence[str]) -> None:
     print_captured(write)
 
 
-def print_captured(write: Callable[[Console], None]) -> None:
+def print_captured(write: Callable[[Console], None], piped_width: int = PLAIN_WIDTH) -> None:
     """Print what ``write`` puts on a console, in characters that this terminal or pipe can show."""
-    width = None if sys.stdout.isatty() else PLAIN_WIDTH
+    width = None if sys.stdout.isatty() else piped_width
     text = text_of(write, width, terminal=True)
     typer.echo(for_encoding(text, sys.stdout.encoding or "ascii"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.export.tuned import TunedConfig, telling
+from autotune.export.tuned import TunedConfig, speed_variables
 from autotune_spaces import machine as machines
 from autotune_spaces.base import Knob, NotApplicable, Start
 from autotune_spaces.facts import (
@@ -69,7 +68,9 @@ def here(
 ) -> Machine:
     """This machine, with the software ``command`` uses. ``capability``: of its GPUs, if any."""
     model, flags = machines.cpu()
-    software = _ask_python(interpreter(command, env, workdir), env, workdir)
+    software: dict[str, str] = {}  # what is unknown counts as equal
+    if program := interpreter(command, env, workdir):
+        software = ask_python(program, _PROBE, env, workdir) or {}
     for_cpus = software.get("torch_version") and not (
         software.get("cuda_version") or software.get("hip")
     )
@@ -98,19 +99,15 @@ def here(
     )
 
 
-def differences(
-    tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = None
-) -> list[str]:
+def differences(tuned: TunedConfig, now: Machine, env: Mapping[str, str]) -> list[str]:
     """How this machine differs from the one tuned on, as text. ``env``: the job's variables."""
-    # PET_NNODES is torchrun's --nnodes
-    nodes, told = tuned.provenance.footprint.nodes, env is not None and "PET_NNODES" in env
-    found = (
-        [f"tuned as one job across {nodes} nodes, started on this one only"]
-        if nodes > 1 and not told
-        else []
-    )
+    found = []
+    nodes = tuned.provenance.footprint.nodes
+    if nodes > 1 and "PET_NNODES" not in env:  # torchrun's --nnodes
+        found.append(f"tuned as one job across {nodes} nodes, started on this one only")
     on_gpu = tuned.provenance.job_device == "cuda"
-    found += ["tuned on a GPU, none here"] if on_gpu and now.device != "cuda" else []
+    if on_gpu and now.device != "cuda":
+        found.append("tuned on a GPU, none here")
     unlike = compared(tuned.provenance.machine, now, gpu=on_gpu and now.device == "cuda")
     return found + [f"{word}: {before} when tuned, {after} here" for word, before, after in unlike]
 
@@ -123,7 +120,7 @@ def other_variables(tuned: TunedConfig, env: Mapping[str, str]) -> list[str]:
     then = tuned.provenance.environment
     if then is None:
         return []
-    now = telling(env)
+    now = speed_variables(env)
     names = [n for n in sorted({*then, *now}) if n not in tuned.env and then.get(n) != now.get(n)]
     return [
         f"{n}: {then.get(n, 'not set')} when tuned, {now.get(n, 'not set')} here" for n in names
@@ -147,15 +144,11 @@ def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[
 ANY_BATCH = 1 << 20  # samples; the imaginary data set has one more: its last batch is smaller
 
 
-def obstacles(
-    tuned: TunedConfig, now: Machine, env: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def obstacles(tuned: TunedConfig, now: Machine, env: Mapping[str, str]) -> dict[str, str]:
     """Knob -> why it cannot be applied here.
 
-    Each knob is asked about an imaginary job that supports every setting.
-
-    Args:
-        env: the job's variables; None for those of this process.
+    Each knob is asked about an imaginary job that supports every setting. ``env``: the job's
+    variables.
     """
     device = "cuda" if tuned.provenance.job_device == "cuda" and now.device == "cuda" else "cpu"
     willing = JobFacts(
@@ -173,7 +166,7 @@ def obstacles(
         attention=("flash", "efficient", "cudnn"),
     )
     found = {}
-    start = Start(tuned.command, dict(os.environ if env is None else env), str(tuned.workdir))
+    start = Start(tuned.command, dict(env), str(tuned.workdir))
     for name, choice in tuned.knobs.items():
         knob: Knob = create(name, choice.options)
         varying = ModelFacts(
@@ -211,22 +204,23 @@ def _program(word: str, env: Mapping[str, str], workdir: Path) -> str:
     return str(workdir / word) if "/" in word else shutil.which(word, path=env.get("PATH")) or ""
 
 
-def _ask_python(program: str, env: Mapping[str, str], workdir: Path) -> dict[str, str]:
-    if not program:
-        return {}
+def ask_python(program: str, code: str, env: Mapping[str, str], workdir: Path) -> Any:
+    """The JSON that ``code`` prints as its last line in the Python ``program``; None: there is none.
+
+    If that Python is broken, the job itself will report it.
+    """
     try:
         answer = subprocess.run(
-            [program, "-c", _PROBE],
+            [program, "-c", code],
             cwd=workdir,
             env=dict(env),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=PROBE_TIMEOUT_S,
         )
-        return dict(json.loads(answer.stdout.decode().splitlines()[-1]))
+        return json.loads(answer.stdout.decode().splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
-        # unknown fields count as equal; if its Python is broken, the job itself will report it
-        return {}
+        return None
 
 
 def _gpus(

@@ -71,7 +71,7 @@ def needs_agent(knob: Knob) -> bool:
     )
 
 
-def _can_be_asked(knob: Knob) -> bool:
+def _reports_effect(knob: Knob) -> bool:
     """Whether it is a process knob that can check inside the job whether it took effect."""
     return knob.scope is Scope.PROCESS and type(knob).effect is not Knob.effect
 
@@ -131,7 +131,7 @@ def plan(
             SessionMode.LAUNCH,
             "",
             knobs=tuple(choices[n] for n, k in knobs.items() if k.scope is Scope.LIVE),
-            process_knobs=tuple(choices[n] for n, k in knobs.items() if _can_be_asked(k)),
+            process_knobs=tuple(choices[n] for n, k in knobs.items() if _reports_effect(k)),
             loader_key=tuned.provenance.loader_key,
         )
     return Launch(start.argv, start.env, tuned.workdir, session)
@@ -187,10 +187,10 @@ def secrets_of(
     return {name: base[name] for name in tuned.env_from_launch if name in base}
 
 
-def write_session(session: SessionConfig, cache: Path | None = None) -> Path:
+def write_session(session: SessionConfig) -> Path:
     """Write session.json where the job's processes will find it; return its path."""
     digest = hashlib.sha256(json.dumps(encode(session), sort_keys=True).encode()).hexdigest()[:16]
-    root = (cache or user_cache()) / "autotune" / "launch" / digest
+    root = user_cache() / "autotune" / "launch" / digest
     try:
         return _write_session(session, root)
     except OSError:  # the home directory is not writable, or full
@@ -242,7 +242,7 @@ def become(launch: Launch) -> None:
     Raises:
         InputError: the job's directory or program is missing, or the program cannot be started.
     """
-    program, env = _arrive(launch)
+    program, env = _enter_workdir(launch)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         # Python ignores these signals, and ignored signals stay ignored across execve
         signal.signal(number, signal.SIG_DFL)
@@ -258,7 +258,7 @@ def become(launch: Launch) -> None:
         ) from None
 
 
-def _arrive(launch: Launch) -> tuple[str, dict[str, str]]:
+def _enter_workdir(launch: Launch) -> tuple[str, dict[str, str]]:
     """Change to the job's directory; return its program's path and its environment.
 
     Raises:

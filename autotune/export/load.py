@@ -204,7 +204,9 @@ class _Reader:
             return TunedKnob(None)
         self.known_keys(entry, place, KNOB_KEYS)
         options = self.mapping(entry, (*place, "options"))
-        gain = self.record(Interval, entry, (*place, "gain"))
+        gain = entry.get("gain")
+        if gain is not None:
+            gain = self.decoded(Interval, gain, (*place, "gain"))
         knob = TunedKnob(entry["value"], entry.get("was"), gain, options)
         try:
             made = create(name, options)
@@ -243,11 +245,6 @@ class _Reader:
                 one = self.decoded(Provenance, {name: fields[name]}, ("provenance", name))
                 found = found if one is None else replace(found, **{name: getattr(one, name)})
         return found
-
-    def record(self, cls: type[T], data: dict[str, Any], place: KeyPath) -> T | None:
-        """Decode a dataclass at ``place``; None if it is missing or malformed."""
-        value = data.get(str(place[-1]))
-        return None if value is None else self.decoded(cls, value, place)
 
     def decoded(self, cls: type[T], value: Any, place: KeyPath) -> T | None:
         """Decode ``value`` as :func:`encode` wrote it; None if it is malformed."""

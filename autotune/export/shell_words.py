@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from autotune.export.launching import knobs_of, needs_launch
 from autotune.export.tuned import TunedConfig, TunedKnob
 from autotune.job.command import placeholders
-from autotune.words import clean
+from autotune.words import clean, yaml_words
 from autotune_spaces.base import Knob, Scope, Start, Value
 from autotune_spaces.shell_line import expanding, filled, shell_line
 from autotune_spaces.space import command_line
@@ -116,9 +116,7 @@ def knob_comments(tuned: TunedConfig) -> list[str]:
 
 
 def shown(value: object) -> str:
-    if value is None:
-        return "unset"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return "unset" if value is None else yaml_words(value)
 
 
 def comment(text: str, indent: str = "# ") -> list[str]:

@@ -50,7 +50,7 @@ FINGERPRINT = """
     cuda_version cudnn_version python_version platform
 """.split()
 # Environment variables that affect a job's speed and may differ between shells.
-TELLING = re.compile(
+SPEED_VARIABLES = re.compile(
     "OMP_NUM_THREADS|MKL_NUM_THREADS|LD_PRELOAD|NCCL_.*|PYTORCH(_CUDA)?_ALLOC_CONF|GLIBC_TUNABLES"
 )
 
@@ -90,7 +90,7 @@ class Provenance:
     job_device: str = "cpu"  # where the model was
     loader_key: str = ""  # which of the job's DataLoaders is tuned
     machine: Mapping[str, Any] = field(default_factory=dict)  # FINGERPRINT fields
-    # telling() of the tuner's environment; None: unknown
+    # speed_variables() of the tuner's environment; None: unknown
     environment: Mapping[str, str] | None = None
     footprint: Footprint = Footprint()
     compile_cache: CompileCache = CompileCache()  # beside this file
@@ -116,7 +116,6 @@ class TunedConfig:
     env_from_launch: tuple[str, ...] = ()
     knobs: Mapping[str, TunedKnob] = field(default_factory=dict)
     provenance: Provenance = Provenance()
-    schema_version: int = TUNED_SCHEMA_VERSION
 
 
 def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> TunedConfig:
@@ -150,7 +149,7 @@ def build_tuned(result: Result, spec: JobSpec, run_dir: Path | None = None) -> T
         job_device=observation.job.device,
         loader_key=observation.job.loader.key if observation.job.loader else "",
         machine=_fingerprint(observation.machine),
-        environment=telling(os.environ) if spec.executor.kind == "local" else None,
+        environment=speed_variables(os.environ) if spec.executor.kind == "local" else None,
         footprint=_footprint(result, spec),
         compile_cache=result.compile_cache,
         sites=observation.job.sites,
@@ -167,12 +166,12 @@ def _workdir(spec: JobSpec) -> Path:
     return Path(os.path.relpath(spec.workdir, spec.source.parent))
 
 
-def telling(env: Mapping[str, str]) -> dict[str, str]:
+def speed_variables(env: Mapping[str, str]) -> dict[str, str]:
     """The variables in ``env`` that affect a job's speed, without secrets."""
     return {
         name: value
         for name, value in sorted(env.items())
-        if TELLING.fullmatch(name) and not is_secret(name) and mask_url(value) == value
+        if SPEED_VARIABLES.fullmatch(name) and not is_secret(name) and mask_url(value) == value
     }
 
 
@@ -259,7 +258,7 @@ def to_yaml(tuned: TunedConfig) -> str:
         "#     autotune launch tuned.yaml                     run the job with these settings",
         "#     autotune export tuned.yaml --format diff       a patch that writes them into your own"
         " source instead",
-        yaml_block({"schema_version": tuned.schema_version, "name": tuned.name}),
+        yaml_block({"schema_version": TUNED_SCHEMA_VERSION, "name": tuned.name}),
         "",
         yaml_block({"command": list(tuned.command)}),
     ]
@@ -281,22 +280,27 @@ def to_yaml(tuned: TunedConfig) -> str:
     ]
     for name, knob in tuned.knobs.items():
         said: dict[str, Any] = {"value": knob.value, "was": knob.was}
-        said |= {"gain": _interval(knob.gain)} if knob.gain else {}
-        said |= {"options": dict(knob.options)} if knob.options else {}
+        if knob.gain:
+            said["gain"] = _interval(knob.gain)
+        if knob.options:
+            said["options"] = dict(knob.options)
         parts += [yaml_block({name: said}, 2)]
         if name in knob_registry.names():
             remark = knob_registry.get(name).remark(knob.value, knob.was)
-            parts += [f"    # {remark}"] if remark else []
+            if remark:
+                parts += [f"    # {remark}"]
     parts += [
         "",
         "# Where these settings come from. They hold for this machine and this software.",
         "provenance:",
     ]
-    told = "created autotune verdict reason loss loss_reason run_dir job_device loader_key".split()
-    record: dict[str, Any] = {name: getattr(p, name) for name in told}
-    record |= {"speedup": _interval(p.speedup)} if p.speedup else {}
-    record |= {"machine": dict(p.machine)}
-    record |= {} if p.environment is None else {"environment": dict(p.environment)}
+    plain = "created autotune verdict reason loss loss_reason run_dir job_device loader_key".split()
+    record: dict[str, Any] = {name: getattr(p, name) for name in plain}
+    if p.speedup:
+        record["speedup"] = _interval(p.speedup)
+    record["machine"] = dict(p.machine)
+    if p.environment is not None:
+        record["environment"] = dict(p.environment)
     parts += [yaml_block({**record, "footprint": encode(p.footprint)}, 2)]
     if p.compile_cache.file:
         parts += [
@@ -309,7 +313,7 @@ def to_yaml(tuned: TunedConfig) -> str:
         parts += [
             "",
             "  # Where in the source: what `autotune export --format diff` looks for.",
-            yaml_block({"sites": _told(p.sites)}, 2),
+            yaml_block({"sites": _without_defaults(p.sites)}, 2),
         ]
     return "\n".join(parts) + "\n"
 
@@ -325,17 +329,17 @@ def _headline(tuned: TunedConfig) -> list[str]:
     return [f"{clean(tuned.name)}: {gain}loss {p.loss or 'not checked'}."]
 
 
-def _told(record: Any) -> Any:
+def _without_defaults(record: Any) -> Any:
     """A record as :func:`encode` writes it, without fields that have their default; what holds only
     scalars is for one line.
     """
     if isinstance(record, tuple):
-        items = [_told(item) for item in record]
+        items = [_without_defaults(item) for item in record]
         return items if any(isinstance(item, (dict, list)) for item in items) else tuple(items)
     if not is_dataclass(record):
         return record
     told = {
-        f.name: _told(value)
+        f.name: _without_defaults(value)
         for f in fields(record)
         if (value := getattr(record, f.name)) != f.default
     }

@@ -9,7 +9,6 @@ the job itself outweigh it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from autotune.history.records import PastRun, revealed
@@ -23,7 +22,6 @@ PRIOR_SD = 0.15
 SAME_JOB_SD = 0.02  # of the difference of an effect between two runs of one job
 UNLIKE_SD = 0.12  # and between two jobs of likeness 1/2
 LARGEST = 1.5  # log cost: recorded ratios are clipped to it
-LEAST_LIKENESS = 0.1
 SOURCES = ("live", "process", "confirmed")
 
 
@@ -59,15 +57,9 @@ def expected_effects(found: Iterable[tuple[float, Effects]]) -> dict[tuple[str, 
     """
     sums: dict[tuple[str, Value], tuple[float, float]] = {}
     for likeness, effects in found:
-        if likeness < LEAST_LIKENESS:
-            continue
         between = SAME_JOB_SD**2 + UNLIKE_SD**2 * (1 / likeness - 1)
         for item, (mean, error) in effects.items():
             precision = 1 / (error**2 + between)
             total, weighted = sums.get(item, (1 / PRIOR_SD**2, 0.0))
             sums[item] = (total + precision, weighted + precision * mean)
-    return {
-        item: weighted / total
-        for item, (total, weighted) in sums.items()
-        if math.isfinite(weighted)
-    }
+    return {item: weighted / total for item, (total, weighted) in sums.items()}

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 
+from autotune import __version__
 from autotune.history.records import Keys, digest
 from autotune.job.spec import JobSpec
 from autotune.results import Observation
@@ -74,7 +74,7 @@ def keys_of(spec: JobSpec, observation: Observation, code: Mapping[str, str]) ->
         **{name: machine[name] for name in MACHINE},
         "memory_gib": round(machine["memory_gib"]),
     }
-    of_software = {**{name: machine[name] for name in SOFTWARE}, "autotune": _version()}
+    of_software = {**{name: machine[name] for name in SOFTWARE}, "autotune": __version__}
     return Keys(digest(of_job), digest(of_machine), digest(of_software))
 
 
@@ -85,13 +85,6 @@ def space_of(space: SearchSpace) -> tuple[str, ...]:
         for knob in space.knobs
         for value in (knob.values if knob.values is not None else (None,))
     )
-
-
-def _version() -> str:
-    try:
-        return version("autotune-torch")
-    except PackageNotFoundError:
-        return ""
 
 
 def features_of(observation: Observation) -> dict[str, float]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from autotune.errors import InputError
 from autotune.history.records import PastRun
-from autotune.history.store import MOST_RUNS, StoreError, readable
+from autotune.history.store import StoreError, readable
 
 RECORD = "history.json"  # of a run, in its directory and among its study's artifacts
 SCHEME = "mlflow:"  # AUTOTUNE_TEAM_STORE=mlflow:EXPERIMENT, on the server of MLFLOW_TRACKING_URI
@@ -27,7 +27,7 @@ class MlflowStore:
     def __init__(self, experiment: str) -> None:
         self.experiment = experiment
 
-    def runs(self, most: int = MOST_RUNS) -> list[PastRun]:
+    def runs(self) -> list[PastRun]:
         """The newest runs first; studies without a record are left out.
 
         Raises:
@@ -50,7 +50,7 @@ class MlflowStore:
             studies = client.search_runs(
                 [experiment.experiment_id],
                 "tags.`autotune.kind` = 'study' and attributes.status = 'FINISHED'",
-                max_results=min(most, MOST_STUDIES),
+                max_results=MOST_STUDIES,
                 order_by=["attributes.start_time DESC"],
             )
             return self._records(client, [study.info.run_id for study in studies])
@@ -65,7 +65,9 @@ class MlflowStore:
         errors: list[Exception] = []
         for run_id in run_ids:
             try:
-                found += filter(None, [self._record(client, run_id)])
+                record = self._record(client, run_id)
+                if record is not None:
+                    found.append(record)
             except Exception as error:  # whatever MLflow and its drivers raise
                 errors.append(error)
             if len(errors) == UNREADABLE and not found:

@@ -31,10 +31,6 @@ class Keys:
     machine: str
     software: str
 
-    @property
-    def whole(self) -> str:
-        return digest([self.job, self.machine, self.software])
-
 
 @dataclass(frozen=True)
 class Measured:

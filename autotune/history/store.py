@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from autotune.history.records import RECORD_VERSION, PastRun
-from autotune_spaces.codec import decode, encode
+from autotune_spaces.codec import decode, encode, fits
 
 APPLICATION, SCHEMA_VERSION = 0x41544E45, 1  # "ATNE": distinguishes our files from other databases
 FILE_NAME = "history.sqlite"
@@ -185,7 +185,7 @@ def _words(error: Exception) -> str:
 
 
 def readable(text: str) -> PastRun | None:
-    """The run in a row or a line; None if it is of another version, or its figures are invalid."""
+    """The run in a row or a line; None if it is of another version, or something in it is invalid."""
     try:
         data: Any = json.loads(text)
         run = decode(PastRun, data)
@@ -193,6 +193,7 @@ def readable(text: str) -> PastRun | None:
         figures += run.features.values()
         figures += [f for m in run.measured for f in (m.log_ratio, m.error) if f is not None]
         sound = all(math.isfinite(f) for f in figures) and run.iteration_s > 0
-        return run if sound and data["version"] == RECORD_VERSION else None
+        known = data["version"] == RECORD_VERSION and fits(PastRun, run)
+        return run if sound and known else None
     except (ValueError, TypeError, KeyError, AttributeError):
         return None

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.history.effects import LEAST_LIKENESS, effects_of, expected_effects
+from autotune.history.effects import effects_of, expected_effects
 from autotune.history.keys import features_of, keys_of, likeness, space_of
 from autotune.history.records import Keys, Measured, PastRun, digest, hidden, hidden_item, revealed
 from autotune.history.store import Runs, Store, StoreError, own_path
@@ -30,6 +30,7 @@ from autotune_spaces.codec import encode
 # the baseline counts as slower than recorded beyond both: standard deviations, and log time
 SLOWER_SD, SLOWER = 3.0, 0.10
 ALIKE = 12  # most runs that a prior is made of, the most similar first
+LEAST_LIKENESS = 0.1  # of such a run
 
 
 @dataclass(frozen=True)
@@ -238,11 +239,11 @@ def _alike(
 
     Of runs with the same keys, only the one that measured most.
     """
-    own, seen, found = features_of(observation), set[str](), []
+    own, seen, found = features_of(observation), set[Keys](), []
     for run in sorted(runs, key=lambda run: (len(run.measured), run.at), reverse=True):
-        if run.keys.whole in seen or not any(m.log_ratio is not None for m in run.measured):
+        if run.keys in seen or not any(m.log_ratio is not None for m in run.measured):
             continue
-        seen.add(run.keys.whole)
+        seen.add(run.keys)
         like = 1.0 if run.keys == keys else likeness(run.features, own)
         if like >= LEAST_LIKENESS:
             found.append((like, run))

@@ -56,12 +56,14 @@ def parse_condition(text: str) -> Condition:
         InputError: an unknown condition, or an invalid share.
     """
     kind, _, share = text.partition(":")
-    try:
-        value = (
-            float(share.removesuffix("%")) / (100 if share.endswith("%") else 1) if share else 0.0
-        )
-    except ValueError:
-        value = math.nan
+    value = 0.0
+    if share:
+        try:
+            value = float(share.removesuffix("%"))
+        except ValueError:
+            value = math.nan
+        if share.endswith("%"):
+            value /= 100
     if kind not in CONDITIONS or not 0 <= value < 1 or (share and kind not in ("slower", "faster")):
         raise InputError(
             "no such condition",

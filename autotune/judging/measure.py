@@ -75,20 +75,20 @@ class SidePairs(Pairs):
         return _written(self._by_name)
 
     def _measured(self, context: RunContext, side: str, seed: int, again: bool = False) -> Record:
-        with self._failed(side):
+        with self._as_error_of(side):
             return super()._measured(self._contexts[side], side, seed, again)
 
     def _require_enough(self, side: str, record: Record) -> None:
-        with self._failed(side):
+        with self._as_error_of(side):
             super()._require_enough(side, record)
 
     @contextmanager
-    def _failed(self, side: str) -> Iterator[None]:
+    def _as_error_of(self, side: str) -> Iterator[None]:
         """A failure of either side ends the judgement."""
         try:
             yield
         except (SessionFailed, BaselineError, HookError) as failure:
-            raise _failed(self._contexts[side], self._sides[side], failure) from failure
+            raise _error_of_side(self._contexts[side], self._sides[side], failure) from failure
 
     def _longer(self, steps: int) -> str:
         return f"{super()._longer(steps)}|{self.context.spec.budget.minutes:g}"
@@ -139,20 +139,20 @@ def judge_sides(
     for side, anatomy, runs in zip(
         sides, pairs.figures.anatomies(), (pairs.reference, pairs.candidate), strict=True
     ):
-        memory = max(record.window.peak_memory_gib for record in runs.values())
-        why = _explained(contexts[side.name], side, observations[side.name])
-        machine = observations[side.name].machine
+        observation = observations[side.name]
+        profiled_side, findings = _explained(contexts[side.name], side, observation)
         records.append(
             SideRecord(
-                side.name,
-                side.what,
-                side.command,
-                str(side.spec.workdir),
-                anatomy,
-                memory,
-                *why,
-                machine.torch_version,
-                machine.python_version,
+                name=side.name,
+                what=side.what,
+                command=side.command,
+                workdir=str(side.spec.workdir),
+                anatomy=anatomy,
+                peak_memory_gib=max(record.window.peak_memory_gib for record in runs.values()),
+                profiled=profiled_side,
+                findings=findings,
+                torch_version=observation.machine.torch_version,
+                python_version=observation.machine.python_version,
             )
         )
     return Judgement(
@@ -191,7 +191,7 @@ def compare_sides(
             try:  # made again: without its `side` entry, an observation is unfinished
                 record = profiled(context, side.name, side.knobs, anew=True)
             except SessionFailed as failure:
-                raise _failed(context, side, failure) from failure
+                raise _error_of_side(context, side, failure) from failure
             hello = context.executor.last_hello
             assert hello is not None
             window = record.window
@@ -238,7 +238,7 @@ def _written(contexts: Mapping[str, RunContext]) -> str:
     return next(filter(None, found), "")
 
 
-def _failed(
+def _error_of_side(
     context: RunContext, side: Side, failure: SessionFailed | BaselineError | HookError
 ) -> BaselineError | HookError:
     """Turn ``failure`` into an error of that side, with its command."""

@@ -9,7 +9,6 @@ repository is installed as editable.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -19,16 +18,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from autotune.disk import lock
 from autotune.errors import InputError
-from autotune.export.fingerprint import interpreter
+from autotune.export.fingerprint import ask_python, interpreter
 from autotune.job import command as commands
 from autotune.job.spec import JobSpec
 from autotune.judging.sides import Side
 
 LONGEST_S = 300.0  # limit for one git command
-PROBE_S = 20.0
 # Prints the directories a Python imports from, and those where editable installs find packages.
 _PROBE = """
 import json, sys
@@ -180,19 +179,7 @@ def _python_path(spec: JobSpec, root: Path, place: Path) -> dict[str, str]:
     before = environment.get("PYTHONPATH", "")
     environment["PYTHONPATH"] = path = _inside(before, root, place)
     program = interpreter(spec.command, environment, spec.workdir) or sys.executable
-    try:
-        done = subprocess.run(
-            [program, "-c", _PROBE],
-            cwd=spec.workdir,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PROBE_S,
-            text=True,
-        )
-        found = json.loads(done.stdout.splitlines()[-1])
-    except (OSError, ValueError, IndexError, subprocess.TimeoutExpired):
-        found = []  # the job itself will show what is wrong with its Python
+    found: Any = ask_python(program, _PROBE, environment, spec.workdir) or []
     own = Path(os.path.realpath(place))
     for directory in map(Path, map(os.path.realpath, found)):
         if directory.is_relative_to(root) and not directory.is_relative_to(own):

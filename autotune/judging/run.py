@@ -6,7 +6,6 @@ import json
 import os
 import time
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from pathlib import Path
 
 from autotune.disk import disk_errors_as_input_errors
@@ -92,7 +91,6 @@ def judge_job(
             raise
         except KeyboardInterrupt as twice:
             raise interrupted() from twice
-        it = replace(it, wall_s=round(journal.elapsed_s, 1))
         publish(run_dir / JUDGEMENT, json_text(it))
         at = time.strftime("%Y-%m-%d %H:%M")
         journal.append("finished", "", {"minutes": spec.budget.minutes, "at": at})

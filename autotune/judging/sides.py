@@ -151,18 +151,21 @@ def common(a: Side, b: Side, minutes: float | None = None) -> tuple[Side, Side]:
                 expected="executor: local",
                 remedy="run it on one machine of the cluster",
             )
-    owner = (b if a.is_tuned else a).spec
-    limit = min(owner.budget.minutes, DEFAULT_MINUTES) if minutes is None else minutes
-    shared = {key: getattr(owner, key) for key in SHARED}
-    if owner.objective == "energy":
+    owner = b if a.is_tuned else a
+    if owner.spec.objective == "energy":
         raise InputError(
             "judge compares times, but the objective is energy",
-            where=(b if a.is_tuned else a).what,
+            where=owner.what,
             expected="objective: throughput, time_to_train or cost",
         )
-    shared |= {"name": a.spec.name, "budget": replace(owner.budget, minutes=limit)}
-    shared |= {"second_objective": ""}
-    timeouts = {key: getattr(owner, key) for key in TIMEOUTS}
+    budget = owner.spec.budget
+    limit = min(budget.minutes, DEFAULT_MINUTES) if minutes is None else minutes
+    shared = {key: getattr(owner.spec, key) for key in SHARED} | {
+        "name": a.spec.name,
+        "budget": replace(budget, minutes=limit),
+        "second_objective": "",
+    }
+    timeouts = {key: getattr(owner.spec, key) for key in TIMEOUTS}
 
     def with_shared(side: Side) -> Side:
         values = shared | (timeouts if side.is_tuned else {})

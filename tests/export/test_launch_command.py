@@ -240,17 +240,20 @@ def test_the_jobs_python_is_known_or_not(tmp_path: Path) -> None:
     machine = {"torch_version": "1.0"}
     for words, known in ((("bash", "train.sh"), False), ((sys.executable, "t.py"), True)):
         tuned = TunedConfig("x", words, tmp_path, provenance=Provenance(machine=machine))
-        assert bool(differences(tuned, current(tuned, env))) == known
+        assert bool(differences(tuned, current(tuned, env), env)) == known
 
 
-def test_instructions_that_are_there_are_not_written_again(tmp_path: Path) -> None:
+def test_instructions_that_are_there_are_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a full quota or a home shared by many machines, a launch must not need to write."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     config = SessionConfig("launch", "")
-    path = write_session(config, tmp_path)
+    path = write_session(config)
     before = path.stat()
-    assert write_session(config, tmp_path) == path and path.stat() == before
+    assert write_session(config) == path and path.stat() == before
     path.write_text("{")  # truncated
-    assert write_session(config, tmp_path) == path and path.stat().st_size == before.st_size
+    assert write_session(config) == path and path.stat().st_size == before.st_size
 
 
 def test_a_user_without_a_home_has_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,8 +362,8 @@ def test_the_same_machine_is_no_warning(tmp_path: Path) -> None:
     )
     now = current(tuned, dict(os.environ))
     assert now.torch_version == str(torch.__version__)
-    assert differences(tuned, now) == []
-    assert obstacles(tuned, now) == {}
+    assert differences(tuned, now, os.environ) == []
+    assert obstacles(tuned, now, os.environ) == {}
 
 
 def test_gpus_are_seen_without_torch(tmp_path: Path) -> None:
@@ -400,11 +403,12 @@ def test_every_knob_can_be_asked_about_a_gpu() -> None:
     tuned = TunedConfig(
         "x", ("python",), Path("/"), knobs=knobs, provenance=Provenance(job_device="cuda")
     )
-    assert obstacles(tuned, gpu) == {}
+    assert obstacles(tuned, gpu, os.environ) == {}
     others = [("compile_mode", mode) for mode in ("regional", "static", "dynamic")]
     others += [("nccl", value) for value in SETTINGS]
     for name, value in others:
-        assert obstacles(dataclasses.replace(tuned, knobs={name: TunedKnob(value)}), gpu) == {}
+        one = dataclasses.replace(tuned, knobs={name: TunedKnob(value)})
+        assert obstacles(one, gpu, os.environ) == {}
 
 
 def test_launching_is_quick(tmp_path: Path) -> None:
@@ -421,8 +425,9 @@ def test_launching_is_quick(tmp_path: Path) -> None:
 
 
 def test_without_a_writable_home_the_session_file_has_a_directory_of_its_own(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "home").write_text("no directory")
-    path = write_session(SessionConfig("launch", ""), tmp_path / "home")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    path = write_session(SessionConfig("launch", ""))
     assert path.is_file() and path.parent.stat().st_mode & 0o777 == 0o700

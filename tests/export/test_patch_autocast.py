@@ -452,14 +452,17 @@ def test_a_librarys_batch_size_comes_with_its_learning_rate(tmp_path: Path) -> N
     found = JobSites("train.py", BuiltSite(built, "torch.utils.data.DataLoader", (), 0))
     (tmp_path / "train.py").write_text(text)
     size = TunedKnob(64, 16, None, {"lr_scaling": "linear"})
-    (missing,) = make_patch(
-        replace(tuned(tmp_path, found, {}), knobs={"batch_size": size})
-    ).unwritten
+    config = replace(tuned(tmp_path, found, {}), knobs={"batch_size": size})
+    (missing,) = make_patch(config).unwritten
     assert "per_device_train_batch_size=64" in missing.instead and '"lr"' in missing.instead
-    assert "DataParallel" in missing.instead, "Trainer multiplies the batch size by its GPUs"
-    assert "TF32" in option("transformers/trainer.py", "compile_mode", "default")
-    assert option(built.file, "optimizer_impl", "fused")
-    assert not option(built.file, "optimizer_impl", "foreach")
+    settings = {"compile_mode": "default", "optimizer_impl": "fused"}
+    config = tuned(tmp_path, found, settings, "cuda")
+    assert "TF32" in option(config, "compile_mode", built.file)
+    assert "adamw_torch_fused" in option(config, "optimizer_impl", built.file)
+    config = tuned(tmp_path, found, {"optimizer_impl": "foreach", "amp_dtype": "float16"})
+    assert not option(config, "optimizer_impl", built.file)
+    accelerate = option(config, "amp_dtype", "accelerate/accelerator.py")
+    assert accelerate == 'Accelerator(mixed_precision="fp16")'
 
 
 def test_a_librarys_loop_is_refused_with_its_own_option(tmp_path: Path) -> None:
@@ -477,11 +480,11 @@ def test_a_librarys_loop_is_refused_with_its_own_option(tmp_path: Path) -> None:
         in refusals(tmp_path, text, found, {"amp_dtype": "bfloat16"})["amp_dtype"]
     )
     (missing,) = make_patch(tuned(tmp_path, found, {"amp_dtype": "float16"}, "cuda")).unwritten
-    assert missing.instead == "its own option: TrainingArguments(fp16=True)"
+    assert missing.instead == "its own option: TrainingArguments(bf16=False, fp16=True)"
     mine = replace(found, forwards=(ForwardSite("Bert", (outer,)),))
     (missing,) = make_patch(tuned(tmp_path, mine, {"amp_dtype": "bfloat16"})).unwritten
     assert "`loss.backward()` is in the library lightning" in missing.reason
-    assert missing.instead == 'its own option: Trainer(precision="bf16-mixed")'
+    assert missing.instead == "its own option: Trainer(precision='bf16-mixed')"
     nobodys = replace(mine, backwards=(BackwardSite((outer,), 0),))
     assert (
         "no function in your source calls both"

@@ -81,9 +81,17 @@ def test_a_switch_stands_behind_an_import_of_torch_that_comes_late(tmp_path: Pat
     )
 
 
-def test_torch_may_be_imported_by_its_parts_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "parts",
+    [
+        "from torch import nn\n",
+        "import torch.nn as nn\n",
+        "try:\n    from torch import nn\nexcept ImportError:\n    nn = None\n",
+    ],
+)
+def test_torch_may_be_imported_by_its_parts_only(tmp_path: Path, parts: str) -> None:
     head = 'import os\n\nif "RANK" not in os.environ:\n    os.environ["RANK"] = "0"\n'
-    after = patched(tmp_path, head + "from torch import nn\n", ONLY, {"intra_op_threads": 2})
+    after = patched(tmp_path, head + parts, ONLY, {"intra_op_threads": 2})
     body = after.removeprefix(head)
     assert after.startswith(head) and "import torch\n" in body
     assert body.index("import torch\n") < body.index("torch.set_num_threads(2)")

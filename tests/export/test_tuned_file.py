@@ -15,7 +15,7 @@ from autotune.export.fingerprint import other_variables
 from autotune.export.formats import FORMATS
 from autotune.export.load import load_tuned
 from autotune.export.tuned import (
-    TELLING,
+    SPEED_VARIABLES,
     Provenance,
     TunedConfig,
     TunedKnob,
@@ -247,7 +247,7 @@ def test_variables_that_decide_how_fast_it_is_are_kept(
 ) -> None:
     """A launch from another shell reports which of them differ."""
     found = {"OMP_NUM_THREADS": "4", "NCCL_DEBUG": "INFO", "NCCL_AUTH_TOKEN": "abcdef"}
-    for name in [name for name in os.environ if TELLING.fullmatch(name)]:
+    for name in [name for name in os.environ if SPEED_VARIABLES.fullmatch(name)]:
         monkeypatch.delenv(name)
     for name, value in {**found, "HOME": "/x"}.items():
         monkeypatch.setenv(name, value)

@@ -16,6 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -225,12 +226,14 @@ def test_a_teams_store_is_read_and_never_written(tmp_path: Path) -> None:
 
 def test_rows_that_make_no_sense_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
+    lists: Any = (["in a hash's place"],)
     Store(path).add(
         [
             RUN,
             replace(RUN, id="slow", iteration_s=-1.0),
             replace(RUN, id="later", version=9),
             replace(RUN, id="nan", log_gain=float("nan")),
+            replace(RUN, id="lists", space=lists),
         ]
     )
     assert Store(path).runs() == [RUN]

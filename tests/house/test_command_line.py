@@ -8,6 +8,7 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,11 +54,12 @@ def test_a_wrong_option_is_a_usage_error() -> None:
     )
 
 
-def test_the_package_runs_as_a_module() -> None:
+def test_the_package_runs_as_a_module_and_tells_the_version_of_the_distribution() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "autotune", "--version"], capture_output=True, text=True, timeout=60
     )
-    assert done.stdout.startswith("autotune ")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert done.stdout == f"autotune {project['version']}\n"
 
 
 def test_an_unforeseen_error_is_one_message_and_a_saved_traceback(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,6 +48,19 @@ def test_knobs_command(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "When it does not" in out
     assert "torch.compile(model)" in out
+
+
+@pytest.mark.parametrize("words", [["knobs"], ["knobs", "num_workers"]])
+def test_the_cards_are_printed_where_no_sign_but_ascii_can_be(words: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "autotune", *words],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "num_workers" in done.stdout and "..." in done.stdout
 
 
 def test_unknown_knob_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ class Framework:
     name: str  # of the format
     title: str
     libraries: tuple[str, ...]  # packages that build the loader or run the loop for the job
-    usage: tuple[str, ...]
+    usage: str
     spell: Callable[[TunedConfig, str], Mapping[str, Arguments]]
     notes: Callable[[TunedConfig, Mapping[str, Arguments]], Sequence[str]] = lambda tuned, groups: ()
 
@@ -54,7 +54,7 @@ def write(framework: Framework, tuned: TunedConfig) -> str:
         else:
             unsaid.append((in_words(name, choice), knobs[name].snippet(choice.value)))
     lines = [*head(tuned, f"tuned settings as arguments of {framework.title}"), "#"]
-    lines += [text for usage in framework.usage for text in comment(usage)]
+    lines += comment(framework.usage)
     lines += [text for words in said for text in comment(f"  {words}")]
     lines += [text for note in framework.notes(tuned, groups) for text in comment(note)]
     if "batch_size" in tuned.knobs:

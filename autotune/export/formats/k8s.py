@@ -37,11 +37,11 @@ def write(tuned: TunedConfig) -> str:
     job["spec"] = {**spec, **job["spec"]}
     pod = job["spec"]["template"]["spec"]
     pod["subdomain"] = name
-    pod["containers"][0]["env"] += _meeting(name, wanted.nodes)
+    pod["containers"][0]["env"] += _rendezvous(name, wanted.nodes)
     return manifest(title, _service(name)) + manifest([], job)
 
 
-def _meeting(name: str, nodes: int) -> list[dict[str, Any]]:
+def _rendezvous(name: str, nodes: int) -> list[dict[str, Any]]:
     """Environment entries from which torchrun reads how its nodes find each other."""
     number = {"fieldPath": f"metadata.annotations['{INDEX}']"}
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,18 +62,18 @@ def take_apart(words: Sequence[str]) -> Parts:
     """
     name = Path(words[0]).name
     if re.fullmatch(r"python[\d.]*", name):
-        options, rest = _split(_module_apart(words[1:]), _PYTHON_VALUES, everything=False)
+        options, rest = _split(_module_apart(words[1:]), _PYTHON_VALUES.__contains__)
         if rest[:2] == ("-m", "torch.distributed.run"):
-            return Parts("torchrun", *_split(rest[2:]))
+            return Parts("torchrun", *_split(rest[2:], _launcher_takes_value))
         if rest[:2] == ("-m", "accelerate.commands.launch"):
-            return Parts("accelerate", *_split(rest[2:]))
+            return Parts("accelerate", *_split(rest[2:], _launcher_takes_value))
         parts = Parts("python", options, rest)
         if rest[:2] == ("-m", "torch.distributed.launch"):  # gives its program --local-rank
             parts = Parts("torch.distributed.launch", (), rest[2:])
     elif name == "torchrun":
-        parts = Parts("torchrun", *_split(words[1:]))
+        parts = Parts("torchrun", *_split(words[1:], _launcher_takes_value))
     elif name == "accelerate" and list(words[1:2]) == ["launch"]:
-        parts = Parts("accelerate", *_split(words[2:]))
+        parts = Parts("accelerate", *_split(words[2:], _launcher_takes_value))
     else:
         raise InputError(
             f"the command starts '{words[0]}', which is no launcher of Python programs",
@@ -131,22 +131,24 @@ def _module_apart(words: Sequence[str]) -> list[str]:
 
 
 def _split(
-    words: Sequence[str], with_value: Collection[str] = (), *, everything: bool = True
+    words: Sequence[str], takes_value: Callable[[str], bool]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """(options, script or -m module with its arguments).
 
-    ``everything``: every option takes a value except those in ``_FLAGS_ALONE``.
+    ``takes_value``: whether an option takes the next word as its value.
     """
     index = 0
     while index < len(words):
         word = words[index]
         if word in ("-m", "--module", "-c", "-") or not word.startswith("-"):
             break
-        takes = word in with_value or (
-            everything and "=" not in word and _underscored(word) not in _FLAGS_ALONE
-        )
-        index += 2 if takes else 1
+        index += 2 if takes_value(word) else 1
     return tuple(words[:index]), tuple(words[index:])
+
+
+def _launcher_takes_value(option: str) -> bool:
+    """Whether this option of torchrun or accelerate launch takes the next word as its value."""
+    return "=" not in option and _underscored(option) not in _FLAGS_ALONE
 
 
 def _underscored(option: str) -> str:
@@ -163,7 +165,7 @@ def without(options: Sequence[str], names: Sequence[str]) -> list[str]:
             skip = False
             continue
         name, equals, _ = option.partition("=")
-        if option.startswith("--") and name.replace("-", "_")[2:] in [n[2:] for n in names]:
+        if _underscored(name) in names:
             skip = (
                 not equals and index + 1 < len(options) and not options[index + 1].startswith("-")
             )
@@ -191,13 +193,11 @@ def script(
     said, unsaid = [], []
     for name, choice in tuned.knobs.items():
         knob = knobs[name]
-        if (
-            name in native
-            or isinstance(knob, ViaKnob)
-            or (not needs_launch(knob, choice.value) and exports(knob, choice.value, tuned))
-        ):
-            if name not in native:
-                settings += exports(knob, choice.value, tuned)
+        changes: list[str] = []
+        if name not in native and not needs_launch(knob, choice.value):
+            changes = exports(knob, choice.value, tuned)
+        settings += changes
+        if changes or name in native or isinstance(knob, ViaKnob):
             said.append(in_words(name, choice))
         else:
             unsaid.append((in_words(name, choice), knob.snippet(choice.value)))

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from autotune.export.formats.frameworks import Arguments, Framework, format_of, loader_words
 from autotune.export.tuned import TunedConfig
 
+LIBRARIES = ("lightning", "pytorch_lightning")
+
 
 def spell(tuned: TunedConfig, knob: str) -> Mapping[str, Arguments]:
     value = tuned.knobs[knob].value
@@ -32,8 +34,8 @@ LIGHTNING = format_of(
     Framework(
         "lightning",
         "lightning.Trainer",
-        ("lightning", "pytorch_lightning"),
-        ("Trainer(..., **TRAINER) and DataLoader(..., **DATALOADER), whichever appear below.",),
+        LIBRARIES,
+        "Trainer(..., **TRAINER) and DataLoader(..., **DATALOADER), whichever appear below.",
         spell,
     )
 )

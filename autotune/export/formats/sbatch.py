@@ -10,7 +10,12 @@ from functools import partial
 
 from autotune.export.formats.base import Format
 from autotune.export.formats.resources import Resources, names_rendezvous, resources_of, slug
-from autotune.export.formats.whole_script import a_python, meeting, places, whole_script
+from autotune.export.formats.whole_script import (
+    a_python,
+    placeholder_options,
+    rendezvous,
+    whole_script,
+)
 from autotune.export.shell_words import comment, head, knob_comments
 from autotune.export.tuned import TunedConfig
 
@@ -35,8 +40,8 @@ def write(tuned: TunedConfig) -> str:
         )
     # Since Slurm 22.05, srun no longer inherits --cpus-per-task from sbatch.
     lines += ["set -euo pipefail", 'export SRUN_CPUS_PER_TASK="${SLURM_CPUS_PER_TASK:-1}"']
-    lines += meeting(wanted.nodes, "$SLURM_JOB_ID", FIRST) if spread else []
-    return whole_script(tuned, lines, "srun", partial(_through_launch, places(tuned)))
+    lines += rendezvous(wanted.nodes, "$SLURM_JOB_ID", FIRST) if spread else []
+    return whole_script(tuned, lines, "srun", partial(_through_launch, placeholder_options(tuned)))
 
 
 def _directives(tuned: TunedConfig, wanted: Resources) -> list[str]:

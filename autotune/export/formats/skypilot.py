@@ -11,7 +11,7 @@ from typing import Any
 from autotune.export.formats.base import Format
 from autotune.export.formats.k8s import manifest
 from autotune.export.formats.resources import names_rendezvous, resources_of, slug
-from autotune.export.formats.whole_script import meeting, through_launch, whole_script
+from autotune.export.formats.whole_script import rendezvous, through_launch, whole_script
 from autotune.export.launching import uses_launch
 from autotune.export.shell_words import comment, head, knob_comments
 from autotune.export.tuned import TunedConfig
@@ -36,7 +36,7 @@ def write(tuned: TunedConfig) -> str:
 def _task(tuned: TunedConfig) -> dict[str, Any]:
     wanted, place = resources_of(tuned), str(tuned.workdir)
     spread = wanted.nodes > 1 and not names_rendezvous(tuned)
-    lines = ["set -eu", *(meeting(wanted.nodes, "$SKYPILOT_TASK_ID", FIRST) if spread else [])]
+    lines = ["set -eu", *(rendezvous(wanted.nodes, "$SKYPILOT_TASK_ID", FIRST) if spread else [])]
     memory = {"memory": f"{wanted.memory_gib}+"} if wanted.memory_gib else {}
     gpus = {"accelerators": {GPU: wanted.gpus}} if wanted.gpus else {}
     secrets = {"secrets": dict.fromkeys(tuned.env_from_launch)} if tuned.env_from_launch else {}

@@ -13,6 +13,8 @@ from autotune.export.formats.resources import replicas
 from autotune.export.tuned import TunedConfig
 from autotune_spaces.knobs.compile_mode import MODES
 
+LIBRARIES = ("transformers", "trl", "sentence_transformers")
+
 
 def spell(tuned: TunedConfig, knob: str) -> Mapping[str, Arguments]:
     value = tuned.knobs[knob].value
@@ -59,8 +61,8 @@ TRAINING_ARGUMENTS = format_of(
     Framework(
         "training-arguments",
         "transformers.TrainingArguments",
-        ("transformers", "trl", "sentence_transformers"),
-        ("TrainingArguments(output_dir=..., **TUNED)",),
+        LIBRARIES,
+        "TrainingArguments(output_dir=..., **TUNED)",
         spell,
         notes,
     )

@@ -61,7 +61,7 @@ def through_launch(tuned: TunedConfig, python: str = sys.executable) -> Launchin
             # -P: the current directory may contain a module called autotune
             (
                 'exec "$AUTOTUNE_PYTHON" -P -m autotune launch /dev/fd/3'
-                f"{places(tuned)} -- \"$@\" 3<<'{end}'"
+                f"{placeholder_options(tuned)} -- \"$@\" 3<<'{end}'"
             ),
             text,
             end,
@@ -70,7 +70,7 @@ def through_launch(tuned: TunedConfig, python: str = sys.executable) -> Launchin
     return lines
 
 
-def places(tuned: TunedConfig) -> str:
+def placeholder_options(tuned: TunedConfig) -> str:
     """Options of ``autotune launch`` that set ``{seed}`` and ``{trial_dir}``.
 
     As in a plain script, the values come from the variables SEED and TRIAL_DIR.
@@ -81,7 +81,7 @@ def places(tuned: TunedConfig) -> str:
     )
 
 
-def meeting(nodes: int, number: str, first: str) -> list[str]:
+def rendezvous(nodes: int, number: str, first: str) -> list[str]:
     """Environment variables, instead of options, that let torchrun's nodes find each other.
 
     Args:

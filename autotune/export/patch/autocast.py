@@ -59,7 +59,7 @@ def autocast(context: Context) -> Change:
         *_also_inside(context),
         "where the same lines evaluate, they do so under autocast, too; in the trials they did not",
     ]
-    _keep_apart(regions)
+    _refuse_overlaps(regions)
     if context.value("amp_dtype") == "float16":
         backwards = {(b.stack[0].file, b.stack[0].line) for b in context.sites.backwards if b.stack}
         if len(regions) > 1 or len(backwards) > 1:
@@ -92,7 +92,7 @@ def _also_inside(context: Context) -> list[str]:
         if not 0 <= backward.forward < len(context.sites.forwards):
             continue
         forward = context.sites.forwards[backward.forward].stack
-        begin, _ = _parting(context, forward, backward.stack)
+        begin, _ = _where_stacks_part(context, forward, backward.stack)
         for site in forward[: forward.index(begin)] if begin in forward else ():
             if not site.own:
                 continue
@@ -141,7 +141,7 @@ def _regions(context: Context) -> list[Region]:
     return list(found.values())
 
 
-def _keep_apart(regions: Sequence[Region]) -> None:
+def _refuse_overlaps(regions: Sequence[Region]) -> None:
     for one, other in itertools.combinations(regions, 2):
         if one.block is other.block:
             body = list(one.block.body)
@@ -156,10 +156,10 @@ def _keep_apart(regions: Sequence[Region]) -> None:
 def _region(
     context: Context, forward: Sequence[SourceCall], backward: Sequence[SourceCall]
 ) -> Region:
-    begin, end = _parting(context, forward, backward)
+    begin, end = _where_stacks_part(context, forward, backward)
     file = context.tree.file(begin)
     model, gradient = file.call(begin), file.call(end)
-    _nothing_below(context, backward[: backward.index(end)])
+    _refuse_computation_below(context, backward[: backward.index(end)])
     block, first, last = _common(file, model, gradient)
     if isinstance(first, (cst.For, cst.While)) and m.findall(first, GRADLESS):
         raise Refused(
@@ -192,7 +192,7 @@ def _region(
     return Region(file, block, first, inside[-1], gradient)
 
 
-def _nothing_below(context: Context, calls: Sequence[SourceCall]) -> None:
+def _refuse_computation_below(context: Context, calls: Sequence[SourceCall]) -> None:
     """``calls``: those that lead from the region's function to the backward.
 
     Raises:
@@ -290,7 +290,7 @@ ZERO_GRAD = m.SimpleStatementLine(
 )
 
 
-def _parting(
+def _where_stacks_part(
     context: Context, forward: Sequence[SourceCall], backward: Sequence[SourceCall]
 ) -> tuple[SourceCall, SourceCall]:
     """The calls in one function at which the stacks of forward and backward part."""

@@ -74,7 +74,7 @@ def change(edits: Iterable[Edit], where: Iterable[str], notes: Iterable[str] = (
     )
 
 
-def put_aside(setting: str, node: cst.BaseExpression) -> list[str]:
+def note_replaced(setting: str, node: cst.BaseExpression) -> list[str]:
     """Notes for replacing ``node`` by ``setting``; none for a literal, which the diff shows."""
     literal = isinstance(node, (cst.Integer, cst.Float, cst.SimpleString)) or m.matches(
         node, m.Name("True") | m.Name("False") | m.Name("None")

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import libcst as cst
 
 from autotune.export.patch.source import Block, SourceFile
-
-Node = TypeVar("Node", bound=cst.CSTNode)
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,12 @@ class Wrap:
 
 
 Edit = Replace | Insert | Wrap
+
+
+def replace_call(file: SourceFile, call: cst.Call, new: Callable[[cst.Call], cst.Call]) -> Replace:
+    """Replace ``call`` by ``new(call)``; what ``new`` refuses is raised now, not when it is applied."""
+    new(call)
+    return Replace(file, call, new)
 
 
 def apply(file: SourceFile, edits: Sequence[Edit]) -> str:

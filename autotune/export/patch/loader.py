@@ -9,8 +9,8 @@ import libcst as cst
 import libcst.matchers as m
 
 from autotune.export.patch.arguments import Absent, New, find, with_arguments
-from autotune.export.patch.context import Change, Context, at, change, listing, put_aside
-from autotune.export.patch.edits import Edit, Replace
+from autotune.export.patch.context import Change, Context, at, change, listing, note_replaced
+from autotune.export.patch.edits import replace_call
 from autotune.export.patch.optimizer import scaled_learning_rate
 from autotune.export.patch.source import Refused, SourceFile
 from autotune_spaces.sites import BuiltSite
@@ -54,14 +54,10 @@ def loader_arguments(context: Context, knobs: Sequence[str]) -> Change:
     if values.get("num_workers") == "0":
         values |= OF_WORKERS
     _not_given_twice(context, site, values)
-    # raise Refused now rather than when the edit is applied
-    with_arguments(call, site.parameters, values, site.kind)
-    edits: list[Edit] = [
-        Replace(file, call, lambda c: with_arguments(c, site.parameters, values, site.kind))
-    ]
+    edit = replace_call(file, call, lambda c: with_arguments(c, site.parameters, values, site.kind))
     scaled = scaled_learning_rate(context) if "batch_size" in knobs else change((), ())
     return change(
-        [*edits, *scaled.edits],
+        [edit, *scaled.edits],
         [at(file, site.call.line), *scaled.where],
         [*_notes(call, site, values), *scaled.notes],
     )
@@ -117,7 +113,7 @@ def _notes(call: cst.Call, site: BuiltSite, values: dict[str, New]) -> list[str]
     for name, value in values.items():
         arg = find(call, site.parameters, name)
         if arg is not None and not isinstance(value, Absent):
-            notes += put_aside(f"{name}={value}", arg.value)
+            notes += note_replaced(f"{name}={value}", arg.value)
     if values.get("persistent_workers") == "True":
         notes.append(
             "with persistent_workers torch draws one random number fewer per epoch, so from epoch 2"

@@ -12,8 +12,8 @@ from functools import partial
 import libcst as cst
 
 from autotune.export.patch.arguments import Absent, New, find, with_arguments
-from autotune.export.patch.context import Change, Context, at, change, put_aside
-from autotune.export.patch.edits import Replace
+from autotune.export.patch.context import Change, Context, at, change, note_replaced
+from autotune.export.patch.edits import replace_call
 from autotune.export.patch.expressions import around, atom
 from autotune.export.patch.source import Refused
 from autotune_spaces.sites import BuiltSite
@@ -50,7 +50,7 @@ def optimizer_implementation(context: Context) -> Change:
         note
         for name, arg in given
         if arg is not None
-        for note in put_aside(f"the optimizer's {name}", arg.value)
+        for note in note_replaced(f"the optimizer's {name}", arg.value)
     ]
     notes.append(
         "the optimizer state of an earlier checkpoint brings its own foreach and fused: after"
@@ -92,8 +92,7 @@ def _each(context: Context, new: Callable[[BuiltSite, cst.Call], cst.Call]) -> C
     for site in sites:
         file = context.tree.file(site.call)
         call, site = file.call(site.call), replace(site, parameters=file.parameters(site))
-        new(site, call)  # raise Refused now rather than when the edit is applied
-        edits.append(Replace(file, call, partial(new, site)))
+        edits.append(replace_call(file, call, partial(new, site)))
         where.append(at(file, site.call.line))
     left = [
         f"the optimizer at {site.call.file}:{site.call.line} did not step while the run was recorded"

@@ -153,13 +153,12 @@ def _instead(context: Context, name: str) -> str:
     calls = [sites.loader.call] if sites.loader and name in LOADER_KNOBS else []
     stacks = [*(f.stack for f in sites.forwards), *(b.stack for b in sites.backwards)]
     calls += [stack[0] for stack in stacks if stack and name in TRANSFORMATIONS]
-    owned = next(
-        (said for call in calls if not call.own and (said := option(call.file, name, value))), ""
-    )
-    if owned:
-        # the learning rate of another batch size
-        more = knob.snippet(value).splitlines()[1:] if name == "batch_size" else []
-        return "\n".join([f"its own option: {owned}", *more])
+    for call in calls:
+        owned = "" if call.own else option(context.tuned, name, call.file)
+        if owned:
+            # the learning rate of another batch size
+            more = knob.snippet(value).splitlines()[1:] if name == "batch_size" else []
+            return "\n".join([f"its own option: {owned}", *more])
     variables = _variables(knob, value)
     if variables:
         return "set it where the job is started: " + " ".join(

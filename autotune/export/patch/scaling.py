@@ -65,7 +65,7 @@ def scaled(context: Context, file: SourceFile, block: Block, backward: cst.Call)
         for statement in body[body.index(line) + 1 : body.index(holders[-1])]
         if statement not in holders
     ]
-    if any(map(leaves, between)):
+    if any(map(may_leave, between)):
         raise Refused(
             f"the step after the backward at {at(file, file.line(backward))} may be skipped, and"
             " the gradient scaler has to know when"
@@ -97,7 +97,7 @@ def _steps(
     return sorted(found, key=lambda step: file.line(step[0]))
 
 
-def leaves(node: cst.CSTNode, in_loop: bool = False) -> bool:
+def may_leave(node: cst.CSTNode, in_loop: bool = False) -> bool:
     """Whether ``node`` may leave the block it is in, other than by an exception."""
     if isinstance(node, cst.Return):
         return True
@@ -106,7 +106,7 @@ def leaves(node: cst.CSTNode, in_loop: bool = False) -> bool:
     if isinstance(node, (cst.FunctionDef, cst.Lambda, cst.ClassDef)):
         return False
     within = in_loop or isinstance(node, (cst.For, cst.While))
-    return any(leaves(child, within) for child in node.children)
+    return any(may_leave(child, within) for child in node.children)
 
 
 def _scale(call: cst.Call, name: str) -> cst.Call:

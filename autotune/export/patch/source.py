@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 
 import libcst as cst
 import libcst.matchers as m
-from libcst.helpers import get_full_name_for_node
 from libcst.metadata import (
     CodePosition,
     CodeRange,
@@ -19,6 +18,7 @@ from libcst.metadata import (
     PositionProvider,
 )
 
+from autotune.export.patch.expressions import shown
 from autotune.export.patch.libraries import owner_of
 from autotune.words import clean
 from autotune_spaces.sites import BuiltSite, SourceCall
@@ -191,22 +191,12 @@ class SourceFile:
         Import guards (``try``) do not count as compound.
         """
         body = list(self.module.body)
-        torch = self._torch_import()[0] or next(filter(self._from_torch, body), None)
+        torch = self._torch_import()[0] or next(filter(imports_torch, body), None)
         begin = next((i for i, statement in enumerate(body) if statement is torch), 0)
         compound = (cst.FunctionDef, cst.ClassDef, cst.If, cst.For, cst.While, cst.With)
         return body[
             : next((i for i in range(begin, len(body)) if isinstance(body[i], compound)), len(body))
         ]
-
-    @staticmethod
-    def _from_torch(statement: cst.CSTNode) -> bool:
-        """Whether it is ``from torch… import …``."""
-        return isinstance(statement, cst.SimpleStatementLine) and any(
-            isinstance(small, cst.ImportFrom)
-            and small.module is not None
-            and (get_full_name_for_node(small.module) or "").split(".")[0] == "torch"
-            for small in statement.body
-        )
 
     def torch_name(self) -> str:
         """The name of torch at the top level of this file; "" if it is not imported by name."""
@@ -266,3 +256,25 @@ class SourceTree:
 def _encloses(place: CodeRange, site: SourceCall) -> bool:
     start, end = (place.start.line, place.start.column), (place.end.line, place.end.column)
     return start <= (site.line, site.column) and (site.end_line, site.end_column) <= end
+
+
+def imports(statement: cst.CSTNode) -> list[str]:
+    """Names of the modules that ``statement`` imports; "os" only for a plain ``import os``."""
+    found: list[str] = []
+    for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
+        if isinstance(small, cst.Import):
+            found += [
+                f"{a.evaluated_name}.{a.evaluated_alias}" if a.asname else a.evaluated_name
+                for a in small.names
+            ]
+        elif isinstance(small, cst.ImportFrom):
+            module = "" if small.module is None else shown(small.module)
+            found.append(f"{'.' * len(small.relative)}{module}.*")
+    if isinstance(statement, cst.Try):
+        found += [name for inner in statement.body.body for name in imports(inner)]
+    return found
+
+
+def imports_torch(statement: cst.CSTNode) -> bool:
+    """Whether ``statement`` imports torch or something of it."""
+    return any(name.split(".")[0] == "torch" for name in imports(statement))

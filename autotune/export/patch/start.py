@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import libcst as cst
 import libcst.matchers as m
 
-from autotune.export.patch.context import Change, Context, at, change, listing, put_aside
+from autotune.export.patch.context import Change, Context, at, change, listing, note_replaced
 from autotune.export.patch.edits import Edit, Insert, Replace
-from autotune.export.patch.expressions import shown
-from autotune.export.patch.source import Refused, SourceFile
+from autotune.export.patch.source import Refused, SourceFile, imports, imports_torch
 from autotune_spaces.sites import SettingSite
 
 TF32 = m.Attribute(value=m.Attribute(attr=m.Name("matmul")), attr=m.Name("allow_tf32"))
@@ -74,7 +73,7 @@ def _changed_calls(context: Context, own: Sequence[SettingSite], value: str) -> 
             )
         )
         where.append(at(file, site.call.line))
-        notes += put_aside(f"{site.name}({value})", call.args[0].value)
+        notes += note_replaced(f"{site.name}({value})", call.args[0].value)
     return change(edits, where, notes)
 
 
@@ -112,15 +111,15 @@ def before_torch(context: Context, lines: Sequence[str]) -> Change:
     file = _program(context)
     before, harmless = _before_torch(file)
     edits: list[Edit] = []
-    if not any("os" in _imports(statement) for statement in harmless):
-        imports = [
+    if not any("os" in imports(statement) for statement in harmless):
+        earlier = [
             statement
             for statement in harmless
-            if _imports(statement) and "__future__.*" not in _imports(statement)
+            if imports(statement) and "__future__.*" not in imports(statement)
         ]
         edits.append(
-            Insert(file, imports[-1], ("import os",))
-            if imports
+            Insert(file, earlier[-1], ("import os",))
+            if earlier
             else Insert(file, before, ("import os",), after=False)
         )
     return change(
@@ -147,19 +146,19 @@ def after_imports(file: SourceFile) -> cst.BaseStatement:
     Raises:
         Refused: there is none.
     """
-    imports = [s for s in file.head() if _imports(s)]
-    if not imports:
+    found = [s for s in file.head() if imports(s)]
+    if not found:
         raise Refused(
             f"{file.name} has no imports at the top, so there is no safe place to set torch options"
         )
-    return imports[-1]
+    return found[-1]
 
 
 def need_torch(file: SourceFile) -> list[Edit]:
     """The edit that adds ``import torch``; [] if ``file`` already has it."""
     if file.torch_name():
         return []
-    parts = (s for s in file.module.body if any(n.startswith("torch.") for n in _imports(s)))
+    parts = filter(imports_torch, file.module.body)
     return [Insert(file, next(parts, None) or after_imports(file), ("import torch",))]
 
 
@@ -167,7 +166,7 @@ def _before_torch(file: SourceFile) -> tuple[cst.BaseStatement, list[cst.BaseSta
     """(The first statement that may import torch, the statements before it)."""
     harmless: list[cst.BaseStatement] = []
     for statement in file.module.body:
-        names = _imports(statement)
+        names = imports(statement)
         if not _docstring(statement) and not (
             names and all(name.split(".")[0] in sys.stdlib_module_names for name in names)
         ):
@@ -183,20 +182,3 @@ def _docstring(statement: cst.CSTNode) -> bool:
             body=[m.Expr(value=m.OneOf(m.SimpleString(), m.ConcatenatedString()))]
         ),
     )
-
-
-def _imports(statement: cst.CSTNode) -> list[str]:
-    """Names of the modules that ``statement`` imports; "os" only for a plain ``import os``."""
-    found: list[str] = []
-    for small in statement.body if isinstance(statement, cst.SimpleStatementLine) else ():
-        if isinstance(small, cst.Import):
-            found += [
-                f"{a.evaluated_name}.{a.evaluated_alias}" if a.asname else a.evaluated_name
-                for a in small.names
-            ]
-        elif isinstance(small, cst.ImportFrom):
-            module = "" if small.module is None else shown(small.module)
-            found.append(f"{'.' * len(small.relative)}{module}.*")
-    if isinstance(statement, cst.Try):
-        found += [name for inner in statement.body.body for name in _imports(inner)]
-    return found

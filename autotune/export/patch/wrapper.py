@@ -6,7 +6,7 @@ import re
 
 from autotune.export.patch.arguments import with_arguments
 from autotune.export.patch.context import Change, Context, at, change
-from autotune.export.patch.edits import Replace
+from autotune.export.patch.edits import replace_call
 from autotune.export.patch.source import Refused
 
 # "DistributedDataParallel(..., bucket_cap_mb=50)"
@@ -30,9 +30,8 @@ def wrapper_argument(context: Context, code: str) -> Change:
     ]
     if not found:
         raise Refused(f"no call to {name} was found in the program's own files")
-    edits = []
-    for file, call in found:
-        # fail now rather than when the edit is applied
-        with_arguments(call, (), {argument: value}, name)
-        edits.append(Replace(file, call, lambda c: with_arguments(c, (), {argument: value}, name)))
+    edits = [
+        replace_call(file, call, lambda c: with_arguments(c, (), {argument: value}, name))
+        for file, call in found
+    ]
     return change(edits, [at(file, file.line(call)) for file, call in found])

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from autotune.search.model.evidence import Belief, Evidence
 from autotune.search.model.judgement import worth
 from autotune.search.model.knobs import Answer, KnobVerdict
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 # standard deviation of a live session's error beyond the scatter of its blocks; log cost
 LIVE_ERROR = 0.007
@@ -79,8 +76,6 @@ class Judge:
 
     def open_regret(self, belief: Belief, index: np.ndarray) -> np.ndarray:
         """For each knob, what its best change to ``index`` may still gain beyond its price."""
-        import numpy as np
-
         columns, evidence = self.evidence.columns, self.evidence
         changes = [(k, int(v)) for k, v in np.argwhere(evidence.allowed) if v != index[k]]
         regret = np.zeros(len(index))

@@ -9,14 +9,12 @@ mostly settled or 30% of the time is used, and another one if it promises a log 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from autotune.search.model.answers import Judge
 from autotune.search.model.evidence import Belief
 from autotune.search.model.judgement import SLAB_SD, Worth
-
-if TYPE_CHECKING:
-    import numpy as np
 
 SETTLED = 0.006  # total gain that the graph's knobs may still have when it is bought
 LATEST_SHARE = 0.3  # share of the search's time after which this no longer matters

@@ -7,14 +7,11 @@ a value that is clearly worse or fails.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
 
 from autotune.search.model.evidence import Belief, Evidence
 from autotune.search.model.knobs import SearchKnob
 from autotune.search.seeds import ORDER, guess
-
-if TYPE_CHECKING:
-    import numpy as np
 
 EXPECTED = 0.01  # smallest log gain that counts as an expected gain
 CLEAR_SD, CLEAR = 3.0, 0.02  # clearly worse: by this many standard deviations, and this log cost

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from autotune.search.model.answers import Judge
 from autotune.search.model.columns import Columns
@@ -21,9 +22,6 @@ from autotune.search.model.knobs import FIRST_LOOK, RECALLED, Answer, SearchKnob
 from autotune.search.model.looks import EXPECTED, Looks
 from autotune.search.model.series import SeriesMaker, blocks_of
 from autotune_spaces.base import Config, Value
-
-if TYPE_CHECKING:
-    import numpy as np
 
 OPEN_REGRET = 0.002  # the search stops if changes to the answer may gain less than this in total
 FEWEST_ROWS = 24  # blocks before it may stop for that
@@ -95,8 +93,6 @@ class ModelSearch:
             switch_s: costly knob -> seconds it takes to switch it.
             busy: configurations being measured elsewhere right now.
         """
-        import numpy as np
-
         room = blocks_of(block_s, seconds_left, max(switch_s.values(), default=0.0))
         if room < 2:
             self.stopped = OUT_OF_TIME

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
 
 from autotune.search.model.draws import fastest
 from autotune.search.model.evidence import Belief, Evidence
 from autotune.search.model.looks import Looks
-
-if TYPE_CHECKING:
-    import numpy as np
 
 PLOT_S, MOST_BLOCKS, FEWEST_BLOCKS = 5.0, 16, 4
 COSTLY_LOOK_BLOCKS = 4  # most blocks for a first look at a costly value, which may be hopeless

@@ -36,14 +36,15 @@ class Judge:
             )
         return price
 
-    def answer(self, belief: Belief) -> tuple[np.ndarray, list[KnobVerdict]]:
+    def answer(self, belief: Belief) -> Answer:
         """The configuration to keep; a verdict on each knob of the leader, dropped ones first."""
+        columns = self.evidence.columns
         index, verdicts = self.worth_their_price(belief)
         if sum(verdict.expected for verdict in verdicts if verdict.kept) < MINIMUM_GAIN:
-            return self.evidence.columns.default, [
-                replace(verdict, kept=False) for verdict in verdicts
-            ]
-        return index, verdicts
+            index = columns.default
+            verdicts = [replace(verdict, kept=False) for verdict in verdicts]
+        gain = belief.gain(index, columns.default)[0]
+        return Answer(columns.decode(index), gain, tuple(verdicts))
 
     def worth_their_price(self, belief: Belief) -> tuple[np.ndarray, list[KnobVerdict]]:
         """Like :meth:`answer` without a minimum gain: the point from which the search continues."""
@@ -97,12 +98,6 @@ class Judge:
                 regret[k] = max(regret[k], beyond)
         return regret
 
-    def as_answer(self, belief: Belief) -> Answer:
-        columns = self.evidence.columns
-        index, verdicts = self.answer(belief)
-        gain = belief.gain(index, columns.default)[0]
-        return Answer(columns.decode(index), gain, tuple(verdicts))
-
     def _verdict(self, belief: Belief, index: np.ndarray, k: int) -> KnobVerdict:
         columns = self.evidence.columns
         less = self._without(index, k)
@@ -122,9 +117,6 @@ class Judge:
         )
 
     def _without(self, index: np.ndarray, k: int) -> np.ndarray:
-        return self._with(index, k, int(self.evidence.columns.default[k]))
-
-    def _with(self, index: np.ndarray, k: int, v: int) -> np.ndarray:
-        changed = index.copy()
-        changed[k] = v
-        return self.evidence.columns.settle(changed[None, :])[0]
+        columns, changed = self.evidence.columns, index.copy()
+        changed[k] = columns.default[k]
+        return columns.settle(changed)

@@ -132,11 +132,11 @@ class Columns:
         return np.where(self.column >= 0, coefficients[..., np.maximum(self.column, 0)], 0.0)
 
     def settle(self, indices: np.ndarray) -> np.ndarray:
-        """Index vectors with every knob that has no effect there reset to its default."""
+        """One or many index vectors, with every knob that has no effect there reset to its default."""
         out = indices.copy()
         for k, conditions in enumerate(self.conditions):
             for j, means_something in conditions:
-                out[:, k] = np.where(means_something[out[:, j]], out[:, k], self.default[k])
+                out[..., k] = np.where(means_something[out[..., j]], out[..., k], self.default[k])
         return out
 
     def _conditions_of(self, k: int) -> list[tuple[int, np.ndarray]]:

@@ -139,7 +139,7 @@ class Evidence:
         if not self.failures:
             return index
         mended = self.failures.mended(index, self.columns.effects(mean), rng)
-        return self.columns.settle(mended[None, :])[0]
+        return self.columns.settle(mended)
 
     def start_up_costs(self, gain: float) -> np.ndarray:
         """(knob, value) -> log cost of its start-up, spread over the planned steps.
@@ -215,7 +215,7 @@ class Evidence:
         plain = boldest.copy()
         if self.compiled is not None:
             plain[self.compiled] = columns.default[self.compiled]
-        gain = posterior.of(self._default_row - columns.row(columns.settle(plain[None, :])[0]))[0]
+        gain = posterior.of(self._default_row - columns.row(columns.settle(plain)))[0]
         start_up_costs = self.start_up_costs(gain)
         found = [
             fastest(columns, mean[None, :], allowed, start, start_up_costs=start_up_costs)[0]

@@ -66,23 +66,19 @@ class Looks:
         for j, means_something in self.evidence.columns.conditions[k]:
             if means_something[index[j]]:
                 continue
-            ways = [
-                u
-                for u in range(len(means_something))
-                if means_something[u] and self.evidence.allowed[j, u]
-            ]
+            ways = self._ways(j, means_something)
             if not ways:
                 return None
             index[j] = min(ways, key=lambda u: self._cost(belief, j, u))
         return index
 
+    def _ways(self, j: int, means_something: np.ndarray) -> list[int]:
+        """The allowed values of knob ``j`` beside which another knob has an effect."""
+        return [int(u) for u in (means_something & self.evidence.allowed[j]).nonzero()[0]]
+
     def _needed(self, belief: Belief, k: int, v: int) -> bool:
         for j, means_something in self.evidence.columns.conditions[k]:
-            ways = [
-                u
-                for u in range(len(means_something))
-                if means_something[u] and self.evidence.allowed[j, u]
-            ]
+            ways = self._ways(j, means_something)
             if not ways or all(self._clearly_worse(belief, j, u) for u in ways):
                 return False
         if not self.evidence.columns.knobs[k].ladder:

@@ -85,7 +85,7 @@ class SeriesMaker:
             if k not in self.costly and not (on_graph and k in self.locked):
                 less = index.copy()
                 less[k] = columns.default[k]
-                turn.append(columns.settle(less[None, :])[0])
+                turn.append(columns.settle(less))
         return [turn[i % len(turn)] for i in range(blocks)]
 
     def sampled(
@@ -121,7 +121,7 @@ class SeriesMaker:
             for k, values in others.items():
                 if k not in self.costly and rng.random() < 0.5:
                     index[k] = rng.choice(values)
-            series.append(self._mended(belief, columns.settle(index[None, :])[0], rng))
+            series.append(self._mended(belief, columns.settle(index), rng))
         return series
 
     def on_new_graph(
@@ -168,7 +168,7 @@ class SeriesMaker:
             if 0 <= v < len(columns.knobs[k].values) and self.evidence.allowed[k, v]:
                 other = belief.leader.copy()
                 other[k] = v
-                gain, sd, _ = belief.gain(belief.leader, columns.settle(other[None, :])[0])
+                gain, sd, _ = belief.gain(belief.leader, columns.settle(other))
                 if gain < DOUBT_SD * sd + DOUBT:
                     found.append(v)
         return found

@@ -241,7 +241,7 @@ class ModelStudy:
             elapsed_share=self._elapsed_share(),
             seconds_left=left_s,
             block_s=self._times.block_s(otherwise=first_block_s),
-            switch_s={"loader": self._times.switch_s()} if self._has_costly() else {},
+            switch_s=self._times.switch_s() if self._has_costly() else 0.0,
             busy=[config for taken in self._busy for config in taken.blocks],
         )
         series = self._more_workers(left_s) or self._next_of_two(next_series, left_s)

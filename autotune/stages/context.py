@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.errors import Interrupted
-from autotune.executors.base import Executor
+from autotune.executors.base import Executor, SessionFailed
 from autotune.explain.nsight import Tool
 from autotune.history.use import History
 from autotune.job.spec import JobSpec
@@ -178,6 +178,10 @@ class RunContext:
         self.journal.append("disturbed", where, why)
         self.progress.note(f"{where}: {why}; measuring again")
 
+    def note_lost(self, failure: SessionFailed) -> None:
+        """Warn that a machine was lost: what it was measuring is measured elsewhere."""
+        self.progress.warning(f"{failure.detail}; repeating the measurement that was running there")
+
     def recorded(
         self, key: str, label: str, measure: Callable[[], Record], anew: bool = False
     ) -> Record:
@@ -191,7 +195,7 @@ class RunContext:
         record = None if anew else self.stored(key)
         if record is None:
             record = measure()
-            self.journal.append("run", key, {"record": self.keep_record(label, record)})
+            self.keep_record(key, label, record)
         self.stop.check()
         return record
 
@@ -200,13 +204,13 @@ class RunContext:
         stored = self.journal.find("run", key)
         return self.load_record(stored["record"]) if stored else None
 
-    def keep_record(self, label: str, record: Record) -> str:
-        """Store a fixed run's record; returns its file name for the journal."""
+    def keep_record(self, key: str, label: str, record: Record) -> None:
+        """Store a fixed run's record under ``key``, in a file named after ``label``."""
         name = re.sub(r"[^\w.-]", "_", label) + ".json"
         folder = self.run_dir / "records"
         folder.mkdir(exist_ok=True)
         publish(folder / name, json.dumps(encode(record), separators=(",", ":")))
-        return name
+        self.journal.append("run", key, {"record": name})
 
     def load_record(self, name: str) -> Record | None:
         """Return a stored record; None if it is gone or unreadable: it is then measured again."""

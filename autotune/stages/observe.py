@@ -22,7 +22,7 @@ from autotune.results import Anatomy, Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import OVER, RunContext
 from autotune.stages.measuring.fresh import FEWEST_PAIRS, FIRST_RUN, FreshRuns, later_run_s, wall_s
-from autotune.stages.measuring.kept_session import BlockFailed
+from autotune.stages.measuring.kept_session import BlockFailed, not_measurable
 from autotune.stages.measuring.lanes import MOST_LOST
 from autotune.stages.measuring.own_blocks import OwnBlocks, window_of
 from autotune.tracking.records import record_baseline
@@ -142,9 +142,7 @@ def first_run(context: RunContext) -> Record:
             except SessionFailed as failure:
                 if failure.kind != "lost" or not context.executor.fails_over or attempt > MOST_LOST:
                     raise explain_failure(context, failure) from failure
-                context.progress.warning(
-                    f"{failure.detail}; repeating the measurement that was running there"
-                )
+                context.note_lost(failure)
         raise AssertionError("the loop above returns or raises")
 
     record = context.recorded(FIRST_RUN, FIRST_RUN, measure)
@@ -192,11 +190,7 @@ def _measure(context: RunContext, first: Record) -> Observation:
                 free = max(free, _cost_without_data(live) or free)
             live.leave_running()  # for the search: starting the job may take minutes
     except BlockFailed as failure:
-        raise BaselineError(
-            f"the unchanged job could not be measured: {failure.reason}",
-            where=" ".join(mask_command(context.spec.command)),
-            remedy="see the session's logs in the run directory",
-        ) from failure
+        raise not_measurable(context, failure) from failure
     except SessionFailed as failure:
         raise explain_failure(context, failure) from failure
     # a live session's heap may keep memory that a bare job gives back after every step

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from autotune.errors import BaselineError
 from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalize
 from autotune.results import Observation, Trial
@@ -30,12 +29,11 @@ from autotune.search.model import (
 )
 from autotune.search.seeds import LOADER, guess
 from autotune.search.stopping import best_of
-from autotune.secrets import mask_command
 from autotune.stages.budget import NO_TIME, NO_TRIALS, search_began_s, search_ends_s, tried_enough
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import PRICES
 from autotune.stages.measuring.fresh import understated
-from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS, BlockFailed
+from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS, BlockFailed, not_measurable
 from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.stages.measuring.series import BLOCK_S, SETTLE_ITERATIONS, Measured
 from autotune.stages.searching.block_record import JOURNAL_KIND, BlockRecord
@@ -408,11 +406,7 @@ class ModelStudy:
     def _check_baseline(self, blocks: Sequence[Measured]) -> None:
         for block in blocks:
             if block.failure and not block.config:
-                raise BaselineError(
-                    f"the unchanged job could not be measured: {block.failure.reason}",
-                    where=" ".join(mask_command(self.context.spec.command)),
-                    remedy="see the session's logs in the run directory",
-                )
+                raise not_measurable(self.context, block.failure)
 
     def _check_expected(self) -> None:
         """Ignore the history for the rest of this run if it was wrong too often."""

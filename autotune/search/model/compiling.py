@@ -41,7 +41,7 @@ class Compiling:
         evidence, c = self.evidence, self.evidence.compiled
         if c is None:
             return None
-        if self._worth_buying_again(belief, regret, seconds_left):
+        if self._worth_buying_again(regret, seconds_left):
             return self._on(belief, evidence.graph_of(belief.leader) or self._last_graph())
         if regret[list(evidence.graph)].sum() > SETTLED and elapsed_share < LATEST_SHARE:
             return None
@@ -104,7 +104,7 @@ class Compiling:
         start = next((i for i, graph in enumerate(reversed(graphs)) if graph != now), len(graphs))
         return self._on(belief, now) if start < STAY else None
 
-    def _worth_buying_again(self, belief: Belief, regret: np.ndarray, seconds_left: float) -> bool:
+    def _worth_buying_again(self, regret: np.ndarray, seconds_left: float) -> bool:
         """Whether compile is the most doubtful knob, was measured in fewer than half of the blocks,
         and starts fast enough.
         """

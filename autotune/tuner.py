@@ -29,10 +29,10 @@ from autotune.history.use import Recall
 from autotune.job.configs import in_words, key_of, normalize, without
 from autotune.objectives import BETTER
 from autotune.results import (
+    NO_GAIN,
     PROVEN_ANEW,
     CompileCache,
     Confirmation,
-    Interval,
     KnobGain,
     LossState,
     LossVerdict,
@@ -67,7 +67,6 @@ from autotune_spaces.base import Config, Numerics, Value
 from autotune_trials.paths import publish
 
 NOT_NEEDED = LossVerdict(LossState.NOT_NEEDED, "nothing was changed", 0, 0)
-NO_GAIN = Interval(1.0, 1.0, 1.0)
 NOT_THERE = 0.05  # log speed-up by which a single run may fall short of half the recorded gain
 PROVEN = "{better}, and training converges the same way"
 PROVEN_AGAIN = (
@@ -358,7 +357,7 @@ def prove(
         guilty = {(name, config[name]) for name, it in found.items() if it.verdict == "changed"}
         queue = [other for other in queue if guilty.isdisjoint(other.config.items())]
         milder = (
-            _without_others(v, observation, context, gains)
+            candidate.reduced_to(normalize(v, observation.defaults, context.spec.search_space))
             for v in _milder(context, config, loss, found)
         )
         variants = [*(variant for variant in milder if variant.config), *variants]
@@ -392,14 +391,6 @@ def _without_idle(
 def _cold_s(config: Config, gains: Sequence[KnobGain]) -> float:
     """What starting with ``config`` cost in the search, when nothing was compiled yet."""
     return math.fsum(gain.start_up_s for gain in gains if gain.knob in config)
-
-
-def _without_others(
-    config: Config, observation: Observation, context: RunContext, gains: Sequence[KnobGain]
-) -> Finalist:
-    """A milder variant as a finalist, with what is known about its knobs."""
-    clean = normalize(config, observation.defaults, context.spec.search_space)
-    return Finalist(clean, tuple(gain for gain in gains if not gain.kept or gain.knob in clean))
 
 
 def _why_not(loss: LossVerdict, found: Mapping[str, LossVerdict]) -> str:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, normalize, without
 from autotune.objectives import BETTER
-from autotune.results import Confirmation, Interval, Observation
+from autotune.results import NO_GAIN, Confirmation, Interval, Observation
 from autotune.stages.budget import explain_s
 from autotune.stages.context import KILLS, OVER, RunContext
 from autotune.stages.measuring.fresh import rounds
@@ -115,7 +115,7 @@ def confirm(
 
 def _rejected(config: Config, reason: str) -> Confirmation:
     """Without a figure."""
-    return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, reason)
+    return Confirmation(config, NO_GAIN, 0, False, reason)
 
 
 def _drawback(figures: PairFigures, speedup: float) -> str:

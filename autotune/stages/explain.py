@@ -76,18 +76,18 @@ def examine(
     began: float,
 ) -> Explanation:
     """Compare profiled records. ``began``: time.monotonic() when the stage began."""
-    peaks = measured_peaks(context, observation, configs.values()) if records else ()
-    sides = {
-        name: describe(context, observation, name, configs[name], record, peaks)
-        for name, record in records.items()
-    }
-    better = better_peaks(observation, configs, sides, peaks)
-    if better != peaks:
-        peaks = better
-        sides = {
+
+    def described(peaks: Sequence[Peak]) -> dict[str, Side]:
+        return {
             name: describe(context, observation, name, configs[name], record, peaks)
             for name, record in records.items()
         }
+
+    peaks = measured_peaks(context, observation, configs.values()) if records else ()
+    sides = described(peaks)
+    better = better_peaks(observation, configs, sides, peaks)
+    if better != peaks:
+        peaks, sides = better, described(better)
     sides, frameless = with_frames(context, observation, sides)
     sides, notes = captured(context, configs, sides, observation.job.device)
     write_roofline_plot(sides, peaks, context.run_dir / "traces" / "roofline.png")

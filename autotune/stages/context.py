@@ -19,6 +19,7 @@ from autotune.history.use import History
 from autotune.job.spec import JobSpec
 from autotune.journal import Journal
 from autotune.report.progress import Progress
+from autotune.results import Observation
 from autotune.tracking.base import Tracker
 from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish
@@ -136,6 +137,12 @@ class RunContext:
     nsight: tuple[Tool, ...] = ()  # external profilers to use in the explain stage
     history: History | None = None  # of earlier runs; None: neither read nor written
     nvtx_modules: int = 0  # in profiled windows: ranges for modules down to this depth
+
+    @property
+    def observation(self) -> Observation | None:
+        """The observed job; None before it has been observed."""
+        stored = self.journal.find("observation")
+        return None if stored is None else decode(Observation, stored)
 
     def out_of_time(self, ahead_s: float = 0.0, announced_s: float = 0.0) -> bool:
         """Whether the budget is used up, or ``ahead_s`` more would exceed it by more than a tenth.

@@ -40,7 +40,7 @@ from autotune.verdict.timing import (
 )
 from autotune.words import duration_words
 from autotune_spaces.base import Config, NotApplicable
-from autotune_spaces.codec import decode, encode
+from autotune_spaces.codec import encode
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol.messages import Hello, Record, Window
 
@@ -71,10 +71,8 @@ def observe(context: RunContext) -> Observation:
         )
     _warn_if_runs_are_long(context, first)
     context.executor.first_epoch_s = first_epoch_s(context, first)
-    stored = context.journal.find("observation")
-    if stored is not None:
-        observation = decode(Observation, stored)
-    else:
+    observation = context.observation
+    if observation is None:
         observation = _measure(context, first)
         context.journal.append("observation", "", encode(observation))
     _check_memory(context, observation)
@@ -95,7 +93,7 @@ def observe(context: RunContext) -> Observation:
 
 def _warn_if_runs_are_long(context: RunContext, first: Record) -> None:
     """Warn before anything else is measured if the proof alone will exceed the budget."""
-    if context.journal.find("observation") is not None or context.executor.lanes() is not None:
+    if context.observation is not None or context.executor.lanes() is not None:
         return  # a resumed run, or several pairs at the same time
     run_s, minutes = wall_s(first), context.spec.budget.minutes
     proof_s = 2 * FEWEST_PAIRS * run_s

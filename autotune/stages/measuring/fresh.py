@@ -248,14 +248,15 @@ class FreshRuns:
         """How many steps ``config`` needs beside ``steps`` of the unchanged job: with a larger
         batch as many samples, and enough to be timed.
         """
-        observed = self.context.journal.find("observation") or {"defaults": {}}
-        own = observed["defaults"].get("batch_size")
-        size = config.get("batch_size")
+        observation, size = self.context.observation, config.get("batch_size")
+        if observation is None:
+            return steps
+        own, loader = observation.defaults.get("batch_size"), observation.job.loader
         if not (isinstance(own, int) and isinstance(size, int) and size > own):
             return steps
-        loader = observed["job"]["loader"] or {}
-        own_part = (loader.get("rank_samples") or [loader.get("samples")])[0]
-        epoch = None if loader.get("drop_last") else own_part
+        epoch = None
+        if loader is not None and not loader.drop_last:
+            epoch = (loader.rank_samples or (loader.samples,))[0]
         return max(as_many_samples(steps, own, size, epoch) + 1, min(steps, TIMED_STEPS))
 
     def _request(self, executor: Executor, config: Config, seed: int, label: str) -> FixedRun:

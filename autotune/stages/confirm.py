@@ -122,7 +122,7 @@ def _drawback(figures: PairFigures, speedup: float) -> str:
     """Why the training as a whole does not gain from iterations that are ``speedup`` times as fast;
     "" if it does.
     """
-    if longer := figures.no_gain_beside():
+    if longer := figures.no_gain_with_evaluation():
         return (
             "its iterations are faster, but including evaluation and other work between them, each"
             f" sample takes {factor_words(longer)} as long"

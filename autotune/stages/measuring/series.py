@@ -123,11 +123,11 @@ class LiveSeries(KeptSession):
         )
         return (
             block
-            if self._dear(config)
+            if self._settles_slowly(config)
             else replace(block, min_settle=SETTLE_ITERATIONS, level=False)
         )
 
-    def _dear(self, config: Config) -> bool:
+    def _settles_slowly(self, config: Config) -> bool:
         """Whether switching to ``config`` takes the job more than a few iterations to settle."""
         before = self._before
         space = self.context.spec.search_space

@@ -103,17 +103,14 @@ def critical_value(
     Args:
         pairs: number of values. If it is not ``looks[look]``, an equal share of the level is spent
             on this look.
+        looks: number of values at each planned look, increasing.
         tail: probability that this end ever misses the truth, over all looks.
         spending: :data:`LATE` or :data:`EARLY`.
     """
     if pairs < 2:
         return math.inf
     planned = tuple(looks)
-    if (
-        pairs == planned[look]
-        and planned[0] >= 2
-        and all(a < b for a, b in zip(planned, planned[1:], strict=False))
-    ):
+    if pairs == planned[look]:
         return boundary(planned, tail, spending)[look]
     return boundary((pairs,), tail / len(planned))[0]
 

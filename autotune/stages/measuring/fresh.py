@@ -175,40 +175,36 @@ class FreshRuns:
         Raises:
             BaselineError: it has too few iterations.
         """
-        counted = counted_times(record.window)
-        if len(counted) < FEWEST_ITERATIONS:
-            ended = (
-                "the job ended after"
-                if config
-                else "the job is too short to be timed: it ended after"
-            )
-            spent_s = math.fsum(record.window.times_s) + record.window.away_s
-            slow = spent_s > 0.9 * longest_s(self.context)  # the budget's limit ended it
-            needed = WARM_UP_MINIMUM + FEWEST_ITERATIONS
-            times_s = record.window.times_s
+        counted, times_s = counted_times(record.window), record.window.times_s
+        if len(counted) >= FEWEST_ITERATIONS:
+            return
+        limit_s = longest_s(self.context)
+        spent_s = math.fsum(times_s) + record.window.away_s
+        needed = WARM_UP_MINIMUM + FEWEST_ITERATIONS
+        remedy = (
+            "increase the number of epochs or steps in job.yaml's command, or raise budget.minutes"
+            " if steps are slow"
+        )
+        if record.ended_early and config:
+            ran = "the job ended after"
+        elif record.ended_early:
+            ran = "the job is too short to be timed: it ended after"
+        elif spent_s > 0.9 * limit_s:  # the budget's limit ended it
+            ran = f"in the {limit_s:.0f} s that budget.minutes leaves a run, it ran"
             further = max(needed - len(times_s), FEWEST_ITERATIONS - len(counted))
             run_s = 1.1 * (spent_s + further * median(times_s or (0.0,)))
-            ran = (
-                ended
-                if record.ended_early
-                else f"in the {longest_s(self.context):.0f} s that budget.minutes leaves a run, it ran"
-                if slow
-                else "the job's iteration times do not settle: it ran"
+            remedy = (
+                f"raise budget.minutes to {math.ceil(minutes_for(run_s))}: that many steps take"
+                f" {duration_words(run_s)}, and a proof takes {2 * FEWEST_PAIRS} such runs"
             )
-            raise BaselineError(
-                f"{ran} {len(times_s)} optimizer steps, {len(counted)} of them after warm-up",
-                where=" ".join(mask_command(self.context.spec.command)),
-                expected=(
-                    f"at least {needed} optimizer steps, {FEWEST_ITERATIONS} of them after warm-up"
-                ),
-                remedy=(
-                    f"raise budget.minutes to {math.ceil(minutes_for(run_s))}: that many steps take"
-                    f" {duration_words(run_s)}, and a proof takes {2 * FEWEST_PAIRS} such runs"
-                    if slow and not record.ended_early
-                    else "increase the number of epochs or steps in job.yaml's command, or raise"
-                    " budget.minutes if steps are slow"
-                ),
-            )
+        else:
+            ran = "the job's iteration times do not settle: it ran"
+        raise BaselineError(
+            f"{ran} {len(times_s)} optimizer steps, {len(counted)} of them after warm-up",
+            where=" ".join(mask_command(self.context.spec.command)),
+            expected=f"at least {needed} optimizer steps, {FEWEST_ITERATIONS} of them after warm-up",
+            remedy=remedy,
+        )
 
     def untimed(self, executor: Executor, config: Config, seed: int, label: str) -> Record:
         """Make a run for its losses: the same number of steps, whatever else the machine does.

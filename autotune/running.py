@@ -32,7 +32,13 @@ from autotune.report.progress import Progress
 from autotune.report.result_file import load_result, write_findings, write_result
 from autotune.report.terminal.plain import open_progress
 from autotune.results import Observation, Result
-from autotune.run_directory import move_aside, require_outside_workdir, require_run_directory
+from autotune.run_directory import (
+    JOURNAL,
+    RESULT,
+    move_aside,
+    require_outside_workdir,
+    require_run_directory,
+)
 from autotune.stages.context import RunContext, Stop, interrupted
 from autotune.tracking import open_tracker, preflight, records
 from autotune.tracking.base import Tracker
@@ -77,11 +83,11 @@ def tune_job(
             require_run_directory(run_dir, "run")
         other_torch = _other_torch(spec, run_dir, store) if history and not fresh else ""
         aside = fresh or bool(other_torch)
-        if not offline and (aside or not (run_dir / "result.json").exists()):
+        if not offline and (aside or not (run_dir / RESULT).exists()):
             preflight(spec.tracking.uri, run_dir)  # before anything is written or moved
         if aside:
             move_aside(run_dir)
-        journal = Journal(run_dir / "journal.jsonl", clock())
+        journal = Journal(run_dir / JOURNAL, clock())
         with (
             closing(journal),
             open_progress(
@@ -89,7 +95,7 @@ def tune_job(
             ) as progress,
         ):
             _require_same_study(journal, spec, run_dir, seed)
-            if journal.find("finished") is not None and (run_dir / "result.json").exists():
+            if journal.find("finished") is not None and (run_dir / RESULT).exists():
                 return _show_earlier_answer(journal, spec, run_dir, progress)
             if other_torch:
                 progress.note(
@@ -143,7 +149,7 @@ def _show_earlier_answer(
     journal: Journal, spec: JobSpec, run_dir: Path, progress: Progress
 ) -> Result:
     """The result of a finished run, and what has changed since."""
-    result = load_result(run_dir / "result.json")
+    result = load_result(run_dir / RESULT)
     if edited := _edited(journal, spec):
         progress.warning(
             f"{_listed(edited)} changed since this run ended; use --fresh to tune the job as it is"
@@ -169,7 +175,7 @@ def _tune_and_write(context: RunContext) -> Result:
     except KeyboardInterrupt as twice:  # or SIGTERM, and its grace is over
         raise interrupted() from twice
     result = replace(result, written=summary(run_dir, spec.workdir))
-    write_result(result, run_dir / "result.json")
+    write_result(result, run_dir / RESULT)
     publish_outcome(result, spec, run_dir)
     if context.history is not None:
         code = journal.find("sources") or {}
@@ -304,9 +310,9 @@ def _other_torch(spec: JobSpec, run_dir: Path, store: Path | None) -> str:
 
     Only a run that is in the history counts.
     """
-    if spec.executor.kind != "local" or not (run_dir / "result.json").exists():
+    if spec.executor.kind != "local" or not (run_dir / RESULT).exists():
         return ""
-    with closing(Journal(run_dir / "journal.jsonl", clock())) as journal:
+    with closing(Journal(run_dir / JOURNAL, clock())) as journal:
         study = journal.find("study") or {}
         number = journal.find("number")  # of the run in the history
         if journal.find("finished") is None or study.get("digest") != spec.digest():
@@ -318,6 +324,6 @@ def _other_torch(spec: JobSpec, run_dir: Path, store: Path | None) -> str:
             return ""
     except StoreError:
         return ""
-    before = load_result(run_dir / "result.json").observation.machine.torch_version
+    before = load_result(run_dir / RESULT).observation.machine.torch_version
     now = here(spec.command, {**os.environ, **spec.env}, spec.workdir).torch_version
     return f"torch {before} → {now}" if now and before and now != before else ""

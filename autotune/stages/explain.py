@@ -32,7 +32,7 @@ from autotune.results import Observation, Trial
 from autotune.stages.context import RunContext
 from autotune.stages.nsight import captured
 from autotune.tracking.records import record_trace
-from autotune.verdict.timing import anatomy, drop_start, warm_up_end
+from autotune.verdict.timing import anatomy_after_warm_up
 from autotune.words import plural
 from autotune_spaces.base import Config
 from autotune_trials.paths import publish, publish_copy
@@ -112,9 +112,7 @@ def case(
     evidence = record.evidence or Evidence(
         blind={"everything": "the job ended before its iterations could be observed"}
     )
-    window = record.window
-    left_out = warm_up_end(window.times_s)
-    parts = anatomy(drop_start(window, left_out), left_out) if window.times_s else None
+    parts = anatomy_after_warm_up(record.window) if record.window.times_s else None
     return Case(
         name,
         side,

@@ -506,6 +506,11 @@ def anatomy(
     )
 
 
+def anatomy_after_warm_up(window: Window) -> Anatomy:
+    left_out = warm_up_end(window.times_s)
+    return anatomy(drop_start(window, left_out), left_out)
+
+
 def disturbed(window: Window, calm: Sequence[Window] = ()) -> str | None:
     """Why ``window`` is unusable: other load on the machine, or a throttled device; None if it is
     fine.

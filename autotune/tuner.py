@@ -64,6 +64,7 @@ from autotune.stages.searching.model_study import PRIOR_DROPPED
 from autotune.verdict.timing import first_counted, start_up_excess
 from autotune.words import duration_words, factor_words, no_effect_words
 from autotune_spaces.base import Config, Numerics, Value
+from autotune_spaces.codec import encode
 from autotune_trials.paths import publish
 
 NOT_NEEDED = LossVerdict(LossState.NOT_NEEDED, "nothing was changed", 0, 0)
@@ -300,14 +301,14 @@ def prove(
     seen_through = False  # whether a variant was tried although the time was up
     look_s = first_look_s(context, observation)  # of a finalist
     while (variants or queue) and len(seen) < most:
-        candidate = (variants or queue)[0]
+        is_variant = bool(variants)
+        candidate = (variants or queue).pop(0)
         config = candidate.config
         if key_of(config) in seen:
-            (variants or queue).pop(0)
             continue
         ahead_s = look_s + explain_s(context, observation)
         late = bool(rejected) and context.out_of_time_at(key_of(config), ahead_s)
-        if late and (not variants or seen_through):
+        if late and (not is_variant or seen_through):
             left_out = Rejected(
                 config, f"not tried in fresh processes: {context.out_of_time_words()}"
             )
@@ -326,7 +327,6 @@ def prove(
                 " without the knobs suspected of changing the loss, which takes about"
                 f" {duration_words(ahead_s)}"
             )
-        (variants or queue).pop(0)
         context.progress.stage("confirm", f"finalist: {in_words(config, observation.defaults)}")
         gains = candidate.gains
         seen.add(key_of(config))
@@ -471,8 +471,6 @@ def _points(
 
 def environment(context: RunContext, observation: Observation) -> dict[str, Any]:
     """The hardware and software that the figures belong to."""
-    from autotune_spaces.codec import encode
-
     packages = {}
     for name in ("autotune-torch", "optuna", "mlflow", "ray", "nvtx"):
         try:

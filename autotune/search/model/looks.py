@@ -30,14 +30,10 @@ class Looks:
             ),
         )
         expected = columns.effects(columns.prior_mean)  # negative: faster
-        self._guess = [
-            -1
-            if k not in ranked
-            else int(expected[k].argmin())
-            if expected[k].min() < -EXPECTED
-            else _guess_of(columns.knobs[k])
-            for k in range(len(columns.knobs))
-        ]
+        self._guess = [-1] * len(columns.knobs)
+        for k in ranked:
+            gains = expected[k].min() < -EXPECTED
+            self._guess[k] = int(expected[k].argmin()) if gains else _guess_of(columns.knobs[k])
         firsts = [(k, self._guess[k]) for k in ranked if self._guess[k] >= 0]
         rest = [
             (k, v)

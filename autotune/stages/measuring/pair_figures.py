@@ -209,7 +209,7 @@ class PairFigures:
         None if the runs' total times are unknown. ``speedup``: how many times as fast the candidate
         is by the objective.
         """
-        seeds = list(self.seeds)
+        seeds = self.seeds
         if not all(wall_s(self.reference[s]) and wall_s(self.candidate[s]) for s in seeds):
             return None
         before_s, after_s, cold_s = (

@@ -122,11 +122,9 @@ class LiveSeries(KeptSession):
             slow_start=slow_start,
             rounds_seconds=ROUNDS_S,
         )
-        return (
-            block
-            if self._settles_slowly(config)
-            else replace(block, min_settle=SETTLE_ITERATIONS, level=False)
-        )
+        if self._settles_slowly(config):
+            return block
+        return replace(block, min_settle=SETTLE_ITERATIONS, level=False)
 
     def _settles_slowly(self, config: Config) -> bool:
         """Whether switching to ``config`` takes the job more than a few iterations to settle."""

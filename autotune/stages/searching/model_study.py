@@ -127,11 +127,7 @@ class ModelStudy:
         model = ModelSearch(
             [self._search_knob(name) for name in self.names],
             normalize=partial(normalize, defaults=observation.defaults, space=self.space),
-            bottleneck="loader"
-            if self._loader_binds
-            else "compute"
-            if observation.bottleneck in LOADER_KINDS
-            else observation.bottleneck,
+            bottleneck=self._bottleneck,
             seed=self.context.seed,
             noise=self._block_noise,
             compile_start_up_s=self._times.compile_s,
@@ -163,6 +159,13 @@ class ModelStudy:
             price=0.0 if understated(knob, self.observation) else PRICES[knob.numerics],
             guess=guess(name, live, default, self.observation.bottleneck),
         )
+
+    @property
+    def _bottleneck(self) -> str:
+        if self._loader_binds:
+            return "loader"
+        own = self.observation.bottleneck
+        return "compute" if own in LOADER_KINDS else own
 
     @property
     def _loader_binds(self) -> bool:

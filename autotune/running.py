@@ -11,7 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from autotune.disk import disk_errors_as_input_errors
-from autotune.errors import BaselineError, HookError, InputError, Interrupted
+from autotune.errors import InputError, Interrupted
 from autotune.executors import executor_for
 from autotune.executors.base import Executor
 from autotune.executors.side_effects import summary
@@ -39,7 +39,7 @@ from autotune.run_directory import (
     require_outside_workdir,
     require_run_directory,
 )
-from autotune.stages.context import RunContext, Stop, interrupted
+from autotune.stages.context import RunContext, Stop
 from autotune.tracking import open_tracker, preflight, records
 from autotune.tracking.base import Tracker
 from autotune.tuner import tune
@@ -166,15 +166,7 @@ def _tune_and_write(context: RunContext) -> Result:
     """Run the stages; write, remember and track the result."""
     spec, journal = context.spec, context.journal
     tracker, run_dir = context.tracker, context.run_dir
-    try:
-        result = tune(context)
-    except (BaselineError, HookError):
-        # a cluster that stops the whole run ends its job, too: that is not the job's failure
-        context.stop.check()
-        raise
-    except KeyboardInterrupt as twice:  # or SIGTERM, and its grace is over
-        raise interrupted() from twice
-    result = replace(result, written=summary(run_dir, spec.workdir))
+    result = replace(tune(context), written=summary(run_dir, spec.workdir))
     write_result(result, run_dir / RESULT)
     publish_outcome(result, spec, run_dir)
     if context.history is not None:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.errors import Interrupted
+from autotune.errors import BaselineError, HookError, Interrupted
 from autotune.executors.base import Executor, SessionFailed
 from autotune.explain.nsight import Tool
 from autotune.history.use import History
@@ -38,7 +38,7 @@ ON_ITS_WAY_S = 0.5
 TERM_WITHIN_S = 10
 
 
-def interrupted() -> Interrupted:
+def _interrupted() -> Interrupted:
     return Interrupted(
         "stopped on request; everything measured so far is saved",
         remedy="run the same command again, without --fresh, to resume",
@@ -82,7 +82,7 @@ class Stop:
             Interrupted: everything finished is in the journal.
         """
         if self._asked.is_set():
-            raise interrupted()
+            raise _interrupted()
 
     @contextmanager
     def listening(self, progress: Progress) -> Iterator[None]:
@@ -90,6 +90,10 @@ class Stop:
 
         SIGTERM interrupts by itself after TERM_WITHIN_S. Only the main thread may handle signals:
         in any other thread this does nothing.
+
+        Raises:
+            Interrupted: at the second signal; or if the job failed after the first one, as what
+                stops the whole process tree or cluster ends the job, too.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -115,6 +119,11 @@ class Stop:
             signal.signal(number, handle)
         try:
             yield
+        except (BaselineError, HookError):
+            self.check()
+            raise
+        except KeyboardInterrupt as twice:
+            raise _interrupted() from twice
         finally:
             if signal.getsignal(signal.SIGALRM) is handle:
                 signal.setitimer(signal.ITIMER_REAL, 0)

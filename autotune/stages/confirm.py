@@ -95,19 +95,19 @@ def confirm(
             decision = replace(decision, state="reject", reason=reason)
     before, after = pairs.figures.anatomies()
     confirmation = Confirmation(
-        config,
-        decision.interval,
-        len(pairs.figures.log_speedups()),
-        decision.state == "adopt",
-        decision.reason,
-        before,
-        after,
-        decision.too_noisy,
-        decision.required_pairs,
-        pairs.figures.first_epoch_only,
-        _second(pairs),
-        pairs.figures.training_time(decision.interval.estimate),
-        pairs.interleaved,
+        config=config,
+        speedup=decision.interval,
+        pairs=len(pairs.figures.log_speedups()),
+        adopted=decision.state == "adopt",
+        reason=decision.reason,
+        baseline_anatomy=before,
+        anatomy=after,
+        too_noisy=decision.too_noisy,
+        required_pairs=decision.required_pairs,
+        first_epoch_only=pairs.figures.first_epoch_only,
+        second=_second(pairs),
+        training=pairs.figures.training_time(decision.interval.estimate),
+        interleaved=pairs.interleaved,
     )
     context.progress.confirmed(confirmation)
     return confirmation

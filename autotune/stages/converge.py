@@ -244,16 +244,16 @@ def _verdict(
     decision: LossDecision, metrics: tuple[MetricVerdict, ...], wanted: Collection[str]
 ) -> LossVerdict:
     verdict = LossVerdict(
-        LossState({"more-pairs": "undecided"}.get(decision.state, decision.state)),
-        decision.reason,
-        decision.pairs,
-        decision.steps,
-        decision.margin,
-        decision.largest_difference,
-        decision.numerics_used,
-        decision.baseline_curve,
-        decision.candidate_curve,
-        metrics,
+        verdict=LossState({"more-pairs": "undecided"}.get(decision.state, decision.state)),
+        reason=decision.reason,
+        pairs=decision.pairs,
+        steps=decision.steps,
+        margin=decision.margin,
+        largest_difference=decision.largest_difference,
+        numerics=decision.numerics_used,
+        baseline_curve=decision.baseline_curve,
+        candidate_curve=decision.candidate_curve,
+        metrics=metrics,
     )
     for state, said in (
         (LossState.CHANGED, "converges differently"),

@@ -372,25 +372,25 @@ class ModelStudy:
             self._check_baseline(blocks)
             records: list[BlockRecord] = []
             for place, block in enumerate(blocks):
-                at_s = self._clocks.advance(node, block.wall_s)
+                at_s, failure = self._clocks.advance(node, block.wall_s), block.failure
                 first_time = block.config not in self._configurations and all(
                     r.config != block.config for r in records
                 )
                 records.append(
                     BlockRecord(
-                        dict(block.config),
-                        block.log_cost,
-                        block.weight,
-                        round(at_s, 3),
-                        node,
-                        series.purpose,
-                        place == 0,
-                        round(block.settle_s, 4),
-                        round(block.wall_s, 4),
-                        (block.failure.kind, block.failure.reason) if block.failure else None,
-                        dict(block.no_effect),
-                        block.parts if first_time else None,
-                        block.second_log_cost,
+                        config=dict(block.config),
+                        log_cost=block.log_cost,
+                        weight=block.weight,
+                        at_s=round(at_s, 3),
+                        node=node,
+                        purpose=series.purpose,
+                        first=place == 0,
+                        settle_s=round(block.settle_s, 4),
+                        wall_s=round(block.wall_s, 4),
+                        failure=(failure.kind, failure.reason) if failure else None,
+                        no_effect=dict(block.no_effect),
+                        parts=block.parts if first_time else None,
+                        second_log_cost=block.second_log_cost,
                     )
                 )
             # as a whole: a resumed search continues between two series

@@ -29,8 +29,7 @@ class Judge:
             return 0.0
         price = evidence.columns.knobs[k].price
         if k == evidence.compiled:
-            plain = belief.leader.copy()
-            plain[k] = evidence.columns.default[k]
+            plain = evidence.uncompiled(belief.leader)
             price += float(
                 evidence.start_up_costs(belief.gain(plain, evidence.columns.default)[0])[k, v]
             )

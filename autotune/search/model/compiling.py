@@ -21,9 +21,8 @@ LATEST_SHARE = 0.3  # share of the search's time after which this no longer matt
 GAIN_NEEDED = 0.01  # expected log gain needed to buy a graph
 LARGEST_SHARE = 0.35  # largest share of the remaining time that a start-up may take
 STAY = 40  # blocks to measure on a graph once it is compiled
-AGAIN = (
-    0.001  # expected gain from knowing better whether compile pays, needed to buy the graph again
-)
+# expected gain from knowing better whether compile pays, needed to buy the graph again
+AGAIN = 0.001
 AGAIN_LARGEST_SHARE = 0.15  # largest share of the remaining time that this start-up may take
 
 
@@ -136,13 +135,10 @@ class Compiling:
         evidence, c = self.evidence, self.evidence.compiled
         assert c is not None
         price = self.judge.price(belief, c, v)
-        plain = index.copy()
-        plain[c] = evidence.columns.default[c]
         if not evidence.tried[c, v]:
-            return Worth(1.0, 0.0, SLAB_SD).beyond(
-                price
-            )  # a compiled model never has exactly the same speed
-        gains = [belief.gain(index, plain)[0] - price]
+            # a compiled model never has exactly the same speed
+            return Worth(1.0, 0.0, SLAB_SD).beyond(price)
+        gains = [belief.gain(index, evidence.uncompiled(index))[0] - price]
         for bought in evidence.bought():
             if bought[0] == v:
                 gains.append(belief.gain(index, self._on(belief, bought))[0])

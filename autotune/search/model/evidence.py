@@ -127,6 +127,13 @@ class Evidence:
             return None
         return (int(index[self.compiled]), *(int(index[k]) for k in self.graph))
 
+    def uncompiled(self, index: np.ndarray) -> np.ndarray:
+        """``index`` without a compiled graph."""
+        plain = index.copy()
+        if self.compiled is not None:
+            plain[self.compiled] = self.columns.default[self.compiled]
+        return plain
+
     def bought(self) -> set[tuple[int, ...]]:
         return {graph for graph in map(self.graph_of, self.indices) if graph is not None}
 
@@ -212,9 +219,7 @@ class Evidence:
         """The fastest allowed configuration by posterior mean, start-up included."""
         columns, mean, allowed = self.columns, posterior.mean, self.allowed
         boldest = np.where(allowed, columns.effects(mean), np.inf).argmin(axis=1)
-        plain = boldest.copy()
-        if self.compiled is not None:
-            plain[self.compiled] = columns.default[self.compiled]
+        plain = self.uncompiled(boldest)
         gain = posterior.of(self._default_row - columns.row(columns.settle(plain)))[0]
         start_up_costs = self.start_up_costs(gain)
         found = [

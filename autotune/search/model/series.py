@@ -22,9 +22,9 @@ class SeriesMaker:
         self.costly = frozenset(
             k for k, knob in enumerate(knobs) if knob.costly and not knob.compiled
         )
-        self.locked = frozenset(evidence.graph) | (
-            frozenset() if evidence.compiled is None else frozenset({evidence.compiled})
-        )
+        compiled = [] if evidence.compiled is None else [evidence.compiled]
+        self.compiled = frozenset(compiled)
+        self.locked = self.compiled | frozenset(evidence.graph)
 
     def first_look(
         self, belief: Belief, waiting: list[tuple[int, int]], blocks: int, rng: np.random.Generator
@@ -40,11 +40,11 @@ class SeriesMaker:
         if placed is None:
             return []
         if not self._alike(placed, base, self.costly):
-            fixed = self.costly | self._compiled() | {k}
+            fixed = self.costly | self.compiled | {k}
             known = [placed, *self._with_fewer_threads(placed, k)]
             others = min(blocks, COSTLY_LOOK_BLOCKS) - len(known)
             return [*known, *self._drawn(belief, placed, fixed, others, rng)][:blocks]
-        leader = self._uncompiled(belief.leader)
+        leader = self.evidence.uncompiled(belief.leader)
         if self._alike(leader, base, self.costly):
             base = leader  # its values are known to work; run first, so is the combination
         series = [columns.default] if self._alike(base, columns.default, self.costly) else []
@@ -134,7 +134,7 @@ class SeriesMaker:
         self, belief: Belief, on_graph: np.ndarray | None
     ) -> tuple[np.ndarray, frozenset[int]]:
         if on_graph is None:
-            return self._uncompiled(belief.leader), self._compiled()
+            return self.evidence.uncompiled(belief.leader), self.compiled
         return on_graph, self.locked
 
     def _drawn(
@@ -172,17 +172,6 @@ class SeriesMaker:
                 if gain < DOUBT_SD * sd + DOUBT:
                     found.append(v)
         return found
-
-    def _uncompiled(self, index: np.ndarray) -> np.ndarray:
-        index = index.copy()
-        if self.evidence.compiled is not None:
-            index[self.evidence.compiled] = self.evidence.columns.default[self.evidence.compiled]
-        return index
-
-    def _compiled(self) -> frozenset[int]:
-        return (
-            frozenset() if self.evidence.compiled is None else frozenset({self.evidence.compiled})
-        )
 
     def _alike(self, a: np.ndarray, b: np.ndarray, knobs: frozenset[int]) -> bool:
         return all(a[k] == b[k] for k in knobs)

@@ -215,9 +215,8 @@ def movement(runs: Mapping[int, LossRun], steps: int) -> Movement:
         return Movement(0.0, 0.0, 0.0)
     scatter = []
     for run in runs.values():
-        for stretch in step_bins(
-            steps, 2 * MOVING_BINS
-        ):  # half bins, so that the falling loss itself does not count as noise
+        # half bins, so that the falling loss itself does not count as noise
+        for stretch in step_bins(steps, 2 * MOVING_BINS):
             values = [x for i in stretch if (x := run.losses[i]) is not None]
             if len(values) > 1:
                 scatter.append(variance(values))

@@ -287,10 +287,9 @@ def prove(
     better = BETTER[context.spec.objective]
     queue = list(searched.finalists)
     if not queue:
+        why = _why_nothing(context, observation, searched)
         given_back = tuple(replace(gain, kept=False) for gain in searched.gains)
-        return Proof(
-            {}, _why_nothing(context, observation, searched), None, NOT_NEEDED, given_back, ()
-        )
+        return Proof({}, why, None, NOT_NEEDED, given_back, ())
     # of a finalist that was proven faster; one of them is tried even if the time is up
     variants: list[Finalist] = []
     rejected: list[Rejected] = []
@@ -309,17 +308,10 @@ def prove(
         ahead_s = look_s + explain_s(context, observation)
         late = bool(rejected) and context.out_of_time_at(key_of(config), ahead_s)
         if late and (not is_variant or seen_through):
-            left_out = Rejected(
-                config, f"not tried in fresh processes: {context.out_of_time_words()}"
-            )
-            return Proof(
-                {},
-                f"{rejected[-1].reason}; there was no time for another finalist",
-                last,
-                loss,
-                gains,
-                (*rejected, left_out),
-            )
+            reason = f"{rejected[-1].reason}; there was no time for another finalist"
+            why = f"not tried in fresh processes: {context.out_of_time_words()}"
+            rejected.append(Rejected(config, why))
+            return Proof({}, reason, last, loss, gains, tuple(rejected))
         if late:
             seen_through = True
             context.progress.note(

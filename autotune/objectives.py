@@ -11,10 +11,10 @@ are worth having (search/pareto.py).
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 Objective = Literal["throughput", "time_to_train", "cost", "energy"]
-OBJECTIVES: tuple[Objective, ...] = ("throughput", "time_to_train", "cost", "energy")
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 WHOLE_TRAINING = ("time_to_train", "cost")
 MOST = 2  # objectives per job
 BETTER = {

@@ -15,7 +15,7 @@ from autotune.journal import Journal, clock
 from autotune.report.profile import status, write_profile
 from autotune.report.terminal.plain import open_progress
 from autotune.results import Profile
-from autotune.run_directory import move_aside, require_outside_workdir
+from autotune.run_directory import JOURNAL, move_aside, require_outside_workdir
 from autotune.running import open_executor
 from autotune.stages.context import RunContext
 from autotune.stages.profile import explain_alone
@@ -46,7 +46,7 @@ def profile_job(
     began = time.monotonic()
     require_outside_workdir(directory, spec.workdir, "--out")
     move_aside(directory, "--out")
-    journal = Journal(directory / "journal.jsonl", clock())
+    journal = Journal(directory / JOURNAL, clock())
     with (
         disk_errors_as_input_errors(directory, "run it again"),
         closing(journal),
@@ -65,16 +65,15 @@ def profile_job(
             nvtx_modules=nvtx_modules,
         )
         observation, explanation, record = explain_alone(context, config)
-        notes = (
-            *explanation.notes,
-            *(str(record.notes[key]) for key in ("nvtx_modules",) if key in record.notes),
-            *disturbance(record.window),
-        )
+        notes = [*explanation.notes]
+        if "nvtx_modules" in record.notes:
+            notes.append(str(record.notes["nvtx_modules"]))
+        notes += disturbance(record.window)
         found = Profile(
             spec.name,
             config,
             observation,
-            replace(explanation, notes=notes),
+            replace(explanation, notes=tuple(notes)),
             round(time.monotonic() - began, 1),
             environment(context, observation),
             dict(record.no_effect),

@@ -5,6 +5,7 @@ They are written to result.json as they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -63,6 +64,9 @@ class Interval:
     estimate: float
     low: float
     high: float
+
+
+NO_GAIN = Interval(1.0, 1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -140,8 +144,6 @@ class Trial:
 
     @property
     def speedup(self) -> float | None:
-        import math
-
         return None if self.log_ratio is None else math.exp(-self.log_ratio)
 
 

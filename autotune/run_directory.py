@@ -23,9 +23,15 @@ JUDGEMENT = "judgement.json"
 OUTPUT_FILES = (
     RESULT,
     JUDGEMENT,
-    *(
-        "tuned.yaml report.html loss.png waterfall.png findings.json history.json sessions records traces"
-    ).split(),
+    "tuned.yaml",
+    "report.html",
+    "loss.png",
+    "waterfall.png",
+    "findings.json",
+    "history.json",
+    "sessions",
+    "records",
+    "traces",
 )
 DirectoryKind = Literal["run", "profile", "judgement", ""]
 NOT_TUNED = {

@@ -11,7 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from autotune.disk import disk_errors_as_input_errors
-from autotune.errors import BaselineError, HookError, InputError, Interrupted
+from autotune.errors import InputError, Interrupted
 from autotune.executors import executor_for
 from autotune.executors.base import Executor
 from autotune.executors.side_effects import summary
@@ -32,8 +32,14 @@ from autotune.report.progress import Progress
 from autotune.report.result_file import load_result, write_findings, write_result
 from autotune.report.terminal.plain import open_progress
 from autotune.results import Observation, Result
-from autotune.run_directory import move_aside, require_outside_workdir, require_run_directory
-from autotune.stages.context import RunContext, Stop, interrupted
+from autotune.run_directory import (
+    JOURNAL,
+    RESULT,
+    move_aside,
+    require_outside_workdir,
+    require_run_directory,
+)
+from autotune.stages.context import RunContext, Stop
 from autotune.tracking import open_tracker, preflight, records
 from autotune.tracking.base import Tracker
 from autotune.tuner import tune
@@ -70,83 +76,58 @@ def tune_job(
     """
     if seed < 0:
         raise InputError(f"the seed is {seed}", where="seed", expected="0 or above")
-    with disk_errors_as_input_errors(run_dir):
-        return _tune_job(spec, run_dir, fresh, seed, offline, progress_kind, tools, history, store)
-
-
-def _tune_job(
-    spec: JobSpec,
-    run_dir: Path,
-    fresh: bool,
-    seed: int,
-    offline: bool,
-    progress_kind: str,
-    tools: tuple[Tool, ...],
-    history: bool,
-    store: Path | None,
-) -> Result:
     history = history and spec.remembered
-    require_outside_workdir(run_dir, spec.workdir)
-    if not fresh:
-        require_run_directory(run_dir, "run")
-    other_torch = _other_torch(spec, run_dir, store) if history and not fresh else ""
-    aside = fresh or bool(other_torch)
-    if not offline and (aside or not (run_dir / "result.json").exists()):
-        preflight(spec.tracking.uri, run_dir)  # before anything is written or moved
-    if aside:
-        move_aside(run_dir)
-    journal = Journal(run_dir / "journal.jsonl", clock())
-    with (
-        closing(journal),
-        open_progress(
-            progress_kind, spec.budget.minutes * 60, spent_s=journal.elapsed_s
-        ) as progress,
-    ):
-        _require_same_study(journal, spec, run_dir, seed)
-        if journal.find("finished") is not None and (run_dir / "result.json").exists():
-            result = load_result(run_dir / "result.json")
-            if edited := _edited(journal, spec):
-                progress.warning(
-                    f"{_listed(edited)} changed since this run ended; use --fresh to tune the job"
-                    " as it is now"
+    with disk_errors_as_input_errors(run_dir):
+        require_outside_workdir(run_dir, spec.workdir)
+        if not fresh:
+            require_run_directory(run_dir, "run")
+        other_torch = _other_torch(spec, run_dir, store) if history and not fresh else ""
+        aside = fresh or bool(other_torch)
+        if not offline and (aside or not (run_dir / RESULT).exists()):
+            preflight(spec.tracking.uri, run_dir)  # before anything is written or moved
+        if aside:
+            move_aside(run_dir)
+        journal = Journal(run_dir / JOURNAL, clock())
+        with (
+            closing(journal),
+            open_progress(
+                progress_kind, spec.budget.minutes * 60, spent_s=journal.elapsed_s
+            ) as progress,
+        ):
+            _require_same_study(journal, spec, run_dir, seed)
+            if journal.find("finished") is not None and (run_dir / RESULT).exists():
+                return _show_earlier_answer(journal, spec, run_dir, progress)
+            if other_torch:
+                progress.note(
+                    f"{other_torch}: tuning this job again; the earlier run was moved aside"
                 )
+            if journal.find("observation") is not None:
+                progress.note(f"resuming after {journal.elapsed_s:.0f} s of earlier work")
+            _compare_sources(journal, spec, progress)
             if elsewhere := _environment_changes(journal, spec):
                 progress.warning(
-                    f"this run was measured elsewhere ({elsewhere}); use --fresh to tune here"
+                    f"this run began elsewhere ({elsewhere}): continuing mixes two machines or"
+                    " torch versions; use --fresh to start over"
                 )
-            progress.note(f"this job has already been tuned: {_answer_words(result)}. {FINISHED}")
-            progress.finished(result, run_dir)
-            return result
-        if other_torch:
-            progress.note(f"{other_torch}: tuning this job again; the earlier run was moved aside")
-        if journal.find("observation") is not None:
-            progress.note(f"resuming after {journal.elapsed_s:.0f} s of earlier work")
-        _compare_sources(journal, spec, progress)
-        if elsewhere := _environment_changes(journal, spec):
-            progress.warning(
-                f"this run began elsewhere ({elsewhere}): continuing mixes two machines or torch"
-                " versions; use --fresh to start over"
+            tracker = open_tracker(
+                spec.tracking.uri,
+                spec.tracking.experiment or spec.name,
+                run_dir,
+                offline,
+                env=spec.env,
+                say=progress.warning,
             )
-        tracker = open_tracker(
-            spec.tracking.uri,
-            spec.tracking.experiment or spec.name,
-            run_dir,
-            offline,
-            env=spec.env,
-            say=progress.warning,
-        )
-        records.begin(tracker, spec, run_dir)
-        past = open_history(store, progress.warning) if history else None
-        stop = Stop()
-        with (
-            _mark_study_failed_on_error(tracker),
-            closing(
-                open_executor(spec, run_dir, journal, progress.note, progress.warning)
-            ) as executor,
-            stop.listening(progress),
-        ):
-            try:
-                result = tune(
+            records.begin(tracker, spec, run_dir)
+            past = open_history(store, progress.warning) if history else None
+            stop = Stop()
+            with (
+                _mark_study_failed_on_error(tracker),
+                closing(
+                    open_executor(spec, run_dir, journal, progress.note, progress.warning)
+                ) as executor,
+                stop.listening(progress),
+            ):
+                result = _tune_and_write(
                     RunContext(
                         spec,
                         executor,
@@ -160,24 +141,42 @@ def _tune_job(
                         history=past,
                     )
                 )
-            except (BaselineError, HookError):
-                # a cluster that stops the whole run ends its job, too: that is not the job's
-                # failure
-                stop.check()
-                raise
-            except KeyboardInterrupt as twice:  # or SIGTERM, and its grace is over
-                raise interrupted() from twice
-            result = replace(result, written=summary(run_dir, spec.workdir))
-            write_result(result, run_dir / "result.json")
-            publish_outcome(result, spec, run_dir)
-            if past is not None:
-                kept = past.keep(spec, result, journal.find("sources") or {}, _number(journal))
-                publish(run_dir / RECORD, json.dumps(encode(kept)) + "\n")
-            records.record_result(tracker, result, run_dir)
-            records.finish(tracker, "FINISHED", result)
-            journal.append("finished", "", {})
-        progress.finished(result, run_dir)
-        return result
+            progress.finished(result, run_dir)
+            return result
+
+
+def _show_earlier_answer(
+    journal: Journal, spec: JobSpec, run_dir: Path, progress: Progress
+) -> Result:
+    """The result of a finished run, and what has changed since."""
+    result = load_result(run_dir / RESULT)
+    if edited := _edited(journal, spec):
+        progress.warning(
+            f"{_listed(edited)} changed since this run ended; use --fresh to tune the job as it is"
+            " now"
+        )
+    if elsewhere := _environment_changes(journal, spec):
+        progress.warning(f"this run was measured elsewhere ({elsewhere}); use --fresh to tune here")
+    progress.note(f"this job has already been tuned: {_answer_words(result)}. {FINISHED}")
+    progress.finished(result, run_dir)
+    return result
+
+
+def _tune_and_write(context: RunContext) -> Result:
+    """Run the stages; write, remember and track the result."""
+    spec, journal = context.spec, context.journal
+    tracker, run_dir = context.tracker, context.run_dir
+    result = replace(tune(context), written=summary(run_dir, spec.workdir))
+    write_result(result, run_dir / RESULT)
+    publish_outcome(result, spec, run_dir)
+    if context.history is not None:
+        code = journal.find("sources") or {}
+        kept = context.history.keep(spec, result, code, _number(journal))
+        publish(run_dir / RECORD, json.dumps(encode(kept)) + "\n")
+    records.record_result(tracker, result, run_dir)
+    records.finish(tracker, "FINISHED", result)
+    journal.append("finished", "", {})
+    return result
 
 
 @contextmanager
@@ -303,9 +302,9 @@ def _other_torch(spec: JobSpec, run_dir: Path, store: Path | None) -> str:
 
     Only a run that is in the history counts.
     """
-    if spec.executor.kind != "local" or not (run_dir / "result.json").exists():
+    if spec.executor.kind != "local" or not (run_dir / RESULT).exists():
         return ""
-    with closing(Journal(run_dir / "journal.jsonl", clock())) as journal:
+    with closing(Journal(run_dir / JOURNAL, clock())) as journal:
         study = journal.find("study") or {}
         number = journal.find("number")  # of the run in the history
         if journal.find("finished") is None or study.get("digest") != spec.digest():
@@ -317,6 +316,6 @@ def _other_torch(spec: JobSpec, run_dir: Path, store: Path | None) -> str:
             return ""
     except StoreError:
         return ""
-    before = load_result(run_dir / "result.json").observation.machine.torch_version
+    before = load_result(run_dir / RESULT).observation.machine.torch_version
     now = here(spec.command, {**os.environ, **spec.env}, spec.workdir).torch_version
     return f"torch {before} → {now}" if now and before and now != before else ""

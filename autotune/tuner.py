@@ -29,10 +29,10 @@ from autotune.history.use import Recall
 from autotune.job.configs import in_words, key_of, normalize, without
 from autotune.objectives import BETTER
 from autotune.results import (
+    NO_GAIN,
     PROVEN_ANEW,
     CompileCache,
     Confirmation,
-    Interval,
     KnobGain,
     LossState,
     LossVerdict,
@@ -64,10 +64,10 @@ from autotune.stages.searching.model_study import PRIOR_DROPPED
 from autotune.verdict.timing import first_counted, start_up_excess
 from autotune.words import duration_words, factor_words, no_effect_words
 from autotune_spaces.base import Config, Numerics, Value
+from autotune_spaces.codec import encode
 from autotune_trials.paths import publish
 
 NOT_NEEDED = LossVerdict(LossState.NOT_NEEDED, "nothing was changed", 0, 0)
-NO_GAIN = Interval(1.0, 1.0, 1.0)
 NOT_THERE = 0.05  # log speed-up by which a single run may fall short of half the recorded gain
 PROVEN = "{better}, and training converges the same way"
 PROVEN_AGAIN = (
@@ -287,10 +287,9 @@ def prove(
     better = BETTER[context.spec.objective]
     queue = list(searched.finalists)
     if not queue:
+        why = _why_nothing(context, observation, searched)
         given_back = tuple(replace(gain, kept=False) for gain in searched.gains)
-        return Proof(
-            {}, _why_nothing(context, observation, searched), None, NOT_NEEDED, given_back, ()
-        )
+        return Proof({}, why, None, NOT_NEEDED, given_back, ())
     # of a finalist that was proven faster; one of them is tried even if the time is up
     variants: list[Finalist] = []
     rejected: list[Rejected] = []
@@ -301,25 +300,18 @@ def prove(
     seen_through = False  # whether a variant was tried although the time was up
     look_s = first_look_s(context, observation)  # of a finalist
     while (variants or queue) and len(seen) < most:
-        candidate = (variants or queue)[0]
+        is_variant = bool(variants)
+        candidate = (variants or queue).pop(0)
         config = candidate.config
         if key_of(config) in seen:
-            (variants or queue).pop(0)
             continue
         ahead_s = look_s + explain_s(context, observation)
         late = bool(rejected) and context.out_of_time_at(key_of(config), ahead_s)
-        if late and (not variants or seen_through):
-            left_out = Rejected(
-                config, f"not tried in fresh processes: {context.out_of_time_words()}"
-            )
-            return Proof(
-                {},
-                f"{rejected[-1].reason}; there was no time for another finalist",
-                last,
-                loss,
-                gains,
-                (*rejected, left_out),
-            )
+        if late and (not is_variant or seen_through):
+            reason = f"{rejected[-1].reason}; there was no time for another finalist"
+            why = f"not tried in fresh processes: {context.out_of_time_words()}"
+            rejected.append(Rejected(config, why))
+            return Proof({}, reason, last, loss, gains, tuple(rejected))
         if late:
             seen_through = True
             context.progress.note(
@@ -327,7 +319,6 @@ def prove(
                 " without the knobs suspected of changing the loss, which takes about"
                 f" {duration_words(ahead_s)}"
             )
-        (variants or queue).pop(0)
         context.progress.stage("confirm", f"finalist: {in_words(config, observation.defaults)}")
         gains = candidate.gains
         seen.add(key_of(config))
@@ -358,7 +349,7 @@ def prove(
         guilty = {(name, config[name]) for name, it in found.items() if it.verdict == "changed"}
         queue = [other for other in queue if guilty.isdisjoint(other.config.items())]
         milder = (
-            _without_others(v, observation, context, gains)
+            candidate.reduced_to(normalize(v, observation.defaults, context.spec.search_space))
             for v in _milder(context, config, loss, found)
         )
         variants = [*(variant for variant in milder if variant.config), *variants]
@@ -392,14 +383,6 @@ def _without_idle(
 def _cold_s(config: Config, gains: Sequence[KnobGain]) -> float:
     """What starting with ``config`` cost in the search, when nothing was compiled yet."""
     return math.fsum(gain.start_up_s for gain in gains if gain.knob in config)
-
-
-def _without_others(
-    config: Config, observation: Observation, context: RunContext, gains: Sequence[KnobGain]
-) -> Finalist:
-    """A milder variant as a finalist, with what is known about its knobs."""
-    clean = normalize(config, observation.defaults, context.spec.search_space)
-    return Finalist(clean, tuple(gain for gain in gains if not gain.kept or gain.knob in clean))
 
 
 def _why_not(loss: LossVerdict, found: Mapping[str, LossVerdict]) -> str:
@@ -480,8 +463,6 @@ def _points(
 
 def environment(context: RunContext, observation: Observation) -> dict[str, Any]:
     """The hardware and software that the figures belong to."""
-    from autotune_spaces.codec import encode
-
     packages = {}
     for name in ("autotune-torch", "optuna", "mlflow", "ray", "nvtx"):
         try:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from autotune.disk import disk_errors_as_input_errors
-from autotune.errors import BaselineError, HookError, InputError
+from autotune.errors import InputError
 from autotune.journal import Journal, clock
 from autotune.judging.measure import judge_sides
 from autotune.judging.records import SCHEMA_VERSION, Judgement
@@ -22,7 +22,7 @@ from autotune.run_directory import (
     require_outside_workdir,
     require_run_directory,
 )
-from autotune.stages.context import RunContext, Stop, interrupted
+from autotune.stages.context import RunContext, Stop
 from autotune.tracking import Tracker
 from autotune.verdict.loss import RULES
 from autotune_spaces.codec import decode
@@ -84,13 +84,7 @@ def judge_job(
             contexts[side.name] = RunContext(
                 side.spec, executor, journal, progress, Tracker(), run_dir, stop=stop
             )
-        try:
-            it = judge_sides(contexts, sides, margin, loss)
-        except (BaselineError, HookError):
-            stop.check()
-            raise
-        except KeyboardInterrupt as twice:
-            raise interrupted() from twice
+        it = judge_sides(contexts, sides, margin, loss)
         publish(run_dir / JUDGEMENT, json_text(it))
         at = time.strftime("%Y-%m-%d %H:%M")
         journal.append("finished", "", {"minutes": spec.budget.minutes, "at": at})

@@ -15,7 +15,7 @@ from itertools import pairwise
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, normalize, without
 from autotune.objectives import BETTER
-from autotune.results import Confirmation, Interval, Observation
+from autotune.results import NO_GAIN, Confirmation, Interval, Observation
 from autotune.stages.budget import explain_s
 from autotune.stages.context import KILLS, OVER, RunContext
 from autotune.stages.measuring.fresh import rounds
@@ -95,19 +95,19 @@ def confirm(
             decision = replace(decision, state="reject", reason=reason)
     before, after = pairs.figures.anatomies()
     confirmation = Confirmation(
-        config,
-        decision.interval,
-        len(pairs.figures.log_speedups()),
-        decision.state == "adopt",
-        decision.reason,
-        before,
-        after,
-        decision.too_noisy,
-        decision.required_pairs,
-        pairs.figures.first_epoch_only,
-        _second(pairs),
-        pairs.figures.training_time(decision.interval.estimate),
-        pairs.interleaved,
+        config=config,
+        speedup=decision.interval,
+        pairs=len(pairs.figures.log_speedups()),
+        adopted=decision.state == "adopt",
+        reason=decision.reason,
+        baseline_anatomy=before,
+        anatomy=after,
+        too_noisy=decision.too_noisy,
+        required_pairs=decision.required_pairs,
+        first_epoch_only=pairs.figures.first_epoch_only,
+        second=_second(pairs),
+        training=pairs.figures.training_time(decision.interval.estimate),
+        interleaved=pairs.interleaved,
     )
     context.progress.confirmed(confirmation)
     return confirmation
@@ -115,14 +115,14 @@ def confirm(
 
 def _rejected(config: Config, reason: str) -> Confirmation:
     """Without a figure."""
-    return Confirmation(config, Interval(1.0, 1.0, 1.0), 0, False, reason)
+    return Confirmation(config, NO_GAIN, 0, False, reason)
 
 
 def _drawback(figures: PairFigures, speedup: float) -> str:
     """Why the training as a whole does not gain from iterations that are ``speedup`` times as fast;
     "" if it does.
     """
-    if longer := figures.no_gain_beside():
+    if longer := figures.no_gain_with_evaluation():
         return (
             "its iterations are faster, but including evaluation and other work between them, each"
             f" sample takes {factor_words(longer)} as long"

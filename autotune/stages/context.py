@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.errors import Interrupted
-from autotune.executors.base import Executor
+from autotune.errors import BaselineError, HookError, Interrupted
+from autotune.executors.base import Executor, SessionFailed
 from autotune.explain.nsight import Tool
 from autotune.history.use import History
 from autotune.job.spec import JobSpec
 from autotune.journal import Journal
 from autotune.report.progress import Progress
+from autotune.results import Observation
 from autotune.tracking.base import Tracker
 from autotune_spaces.codec import decode, encode
 from autotune_trials.paths import publish
@@ -37,7 +38,7 @@ ON_ITS_WAY_S = 0.5
 TERM_WITHIN_S = 10
 
 
-def interrupted() -> Interrupted:
+def _interrupted() -> Interrupted:
     return Interrupted(
         "stopped on request; everything measured so far is saved",
         remedy="run the same command again, without --fresh, to resume",
@@ -81,7 +82,7 @@ class Stop:
             Interrupted: everything finished is in the journal.
         """
         if self._asked.is_set():
-            raise interrupted()
+            raise _interrupted()
 
     @contextmanager
     def listening(self, progress: Progress) -> Iterator[None]:
@@ -89,6 +90,10 @@ class Stop:
 
         SIGTERM interrupts by itself after TERM_WITHIN_S. Only the main thread may handle signals:
         in any other thread this does nothing.
+
+        Raises:
+            Interrupted: at the second signal; or if the job failed after the first one, as what
+                stops the whole process tree or cluster ends the job, too.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -114,6 +119,11 @@ class Stop:
             signal.signal(number, handle)
         try:
             yield
+        except (BaselineError, HookError):
+            self.check()
+            raise
+        except KeyboardInterrupt as twice:
+            raise _interrupted() from twice
         finally:
             if signal.getsignal(signal.SIGALRM) is handle:
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -136,6 +146,12 @@ class RunContext:
     nsight: tuple[Tool, ...] = ()  # external profilers to use in the explain stage
     history: History | None = None  # of earlier runs; None: neither read nor written
     nvtx_modules: int = 0  # in profiled windows: ranges for modules down to this depth
+
+    @property
+    def observation(self) -> Observation | None:
+        """The observed job; None before it has been observed."""
+        stored = self.journal.find("observation")
+        return None if stored is None else decode(Observation, stored)
 
     def out_of_time(self, ahead_s: float = 0.0, announced_s: float = 0.0) -> bool:
         """Whether the budget is used up, or ``ahead_s`` more would exceed it by more than a tenth.
@@ -178,6 +194,10 @@ class RunContext:
         self.journal.append("disturbed", where, why)
         self.progress.note(f"{where}: {why}; measuring again")
 
+    def note_lost(self, failure: SessionFailed) -> None:
+        """Warn that a machine was lost: what it was measuring is measured elsewhere."""
+        self.progress.warning(f"{failure.detail}; repeating the measurement that was running there")
+
     def recorded(
         self, key: str, label: str, measure: Callable[[], Record], anew: bool = False
     ) -> Record:
@@ -191,7 +211,7 @@ class RunContext:
         record = None if anew else self.stored(key)
         if record is None:
             record = measure()
-            self.journal.append("run", key, {"record": self.keep_record(label, record)})
+            self.keep_record(key, label, record)
         self.stop.check()
         return record
 
@@ -200,13 +220,13 @@ class RunContext:
         stored = self.journal.find("run", key)
         return self.load_record(stored["record"]) if stored else None
 
-    def keep_record(self, label: str, record: Record) -> str:
-        """Store a fixed run's record; returns its file name for the journal."""
+    def keep_record(self, key: str, label: str, record: Record) -> None:
+        """Store a fixed run's record under ``key``, in a file named after ``label``."""
         name = re.sub(r"[^\w.-]", "_", label) + ".json"
         folder = self.run_dir / "records"
         folder.mkdir(exist_ok=True)
         publish(folder / name, json.dumps(encode(record), separators=(",", ":")))
-        return name
+        self.journal.append("run", key, {"record": name})
 
     def load_record(self, name: str) -> Record | None:
         """Return a stored record; None if it is gone or unreadable: it is then measured again."""

@@ -18,7 +18,7 @@ from functools import partial
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import numerics_of
 from autotune.job.spec import Metric
-from autotune.results import LossState, LossVerdict, MetricVerdict, Observation
+from autotune.results import LossState, LossVerdict, MetricVerdict
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.pairs import Pairs, SharedBaseline
 from autotune.verdict.fingerprint import fingerprint_differences
@@ -26,7 +26,6 @@ from autotune.verdict.loss import OTHER_BATCHES, RULES, LossDecision, compare, n
 from autotune.verdict.metrics import at_same_samples, compare_metric
 from autotune.verdict.runs import LossRun, loss_run
 from autotune_spaces.base import Config, Numerics
-from autotune_spaces.codec import decode
 from autotune_trials.protocol.messages import Record
 
 SHOWN_DIFFERENCES = 4  # settings named in the reason; further ones are counted
@@ -75,10 +74,10 @@ def asked(context: RunContext, config: Config) -> Asked:
 
 def _redraws(context: RunContext, config: Config) -> bool:
     """Whether the observed model has dropout that draws other random numbers under ``config``."""
-    observed = context.journal.find("observation")
-    if observed is None:
+    observation, space = context.observation, context.spec.search_space
+    if observation is None:
         return False
-    job, space = decode(Observation, observed).job, context.spec.search_space
+    job = observation.job
     return any(model.dropouts for model in job.models) and any(
         job.device in space[name].redraws for name in config
     )
@@ -245,16 +244,16 @@ def _verdict(
     decision: LossDecision, metrics: tuple[MetricVerdict, ...], wanted: Collection[str]
 ) -> LossVerdict:
     verdict = LossVerdict(
-        LossState({"more-pairs": "undecided"}.get(decision.state, decision.state)),
-        decision.reason,
-        decision.pairs,
-        decision.steps,
-        decision.margin,
-        decision.largest_difference,
-        decision.numerics_used,
-        decision.baseline_curve,
-        decision.candidate_curve,
-        metrics,
+        verdict=LossState({"more-pairs": "undecided"}.get(decision.state, decision.state)),
+        reason=decision.reason,
+        pairs=decision.pairs,
+        steps=decision.steps,
+        margin=decision.margin,
+        largest_difference=decision.largest_difference,
+        numerics=decision.numerics_used,
+        baseline_curve=decision.baseline_curve,
+        candidate_curve=decision.candidate_curve,
+        metrics=metrics,
     )
     for state, said in (
         (LossState.CHANGED, "converges differently"),

@@ -32,7 +32,7 @@ from autotune.results import Observation, Trial
 from autotune.stages.context import RunContext
 from autotune.stages.nsight import captured
 from autotune.tracking.records import record_trace
-from autotune.verdict.timing import anatomy, drop_start, warm_up_end
+from autotune.verdict.timing import anatomy_after_warm_up
 from autotune.words import plural
 from autotune_spaces.base import Config
 from autotune_trials.paths import publish, publish_copy
@@ -76,18 +76,18 @@ def examine(
     began: float,
 ) -> Explanation:
     """Compare profiled records. ``began``: time.monotonic() when the stage began."""
-    peaks = measured_peaks(context, observation, configs.values()) if records else ()
-    sides = {
-        name: describe(context, observation, name, configs[name], record, peaks)
-        for name, record in records.items()
-    }
-    better = better_peaks(observation, configs, sides, peaks)
-    if better != peaks:
-        peaks = better
-        sides = {
+
+    def described(peaks: Sequence[Peak]) -> dict[str, Side]:
+        return {
             name: describe(context, observation, name, configs[name], record, peaks)
             for name, record in records.items()
         }
+
+    peaks = measured_peaks(context, observation, configs.values()) if records else ()
+    sides = described(peaks)
+    better = better_peaks(observation, configs, sides, peaks)
+    if better != peaks:
+        peaks, sides = better, described(better)
     sides, frameless = with_frames(context, observation, sides)
     sides, notes = captured(context, configs, sides, observation.job.device)
     write_roofline_plot(sides, peaks, context.run_dir / "traces" / "roofline.png")
@@ -112,9 +112,7 @@ def case(
     evidence = record.evidence or Evidence(
         blind={"everything": "the job ended before its iterations could be observed"}
     )
-    window = record.window
-    left_out = warm_up_end(window.times_s)
-    parts = anatomy(drop_start(window, left_out), left_out) if window.times_s else None
+    parts = anatomy_after_warm_up(record.window) if record.window.times_s else None
     return Case(
         name,
         side,

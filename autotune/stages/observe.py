@@ -22,7 +22,7 @@ from autotune.results import Anatomy, Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import OVER, RunContext
 from autotune.stages.measuring.fresh import FEWEST_PAIRS, FIRST_RUN, FreshRuns, later_run_s, wall_s
-from autotune.stages.measuring.kept_session import BlockFailed
+from autotune.stages.measuring.kept_session import BlockFailed, not_measurable
 from autotune.stages.measuring.lanes import MOST_LOST
 from autotune.stages.measuring.own_blocks import OwnBlocks, window_of
 from autotune.tracking.records import record_baseline
@@ -40,7 +40,7 @@ from autotune.verdict.timing import (
 )
 from autotune.words import duration_words
 from autotune_spaces.base import Config, NotApplicable
-from autotune_spaces.codec import decode, encode
+from autotune_spaces.codec import encode
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol.messages import Hello, Record, Window
 
@@ -71,10 +71,8 @@ def observe(context: RunContext) -> Observation:
         )
     _warn_if_runs_are_long(context, first)
     context.executor.first_epoch_s = first_epoch_s(context, first)
-    stored = context.journal.find("observation")
-    if stored is not None:
-        observation = decode(Observation, stored)
-    else:
+    observation = context.observation
+    if observation is None:
         observation = _measure(context, first)
         context.journal.append("observation", "", encode(observation))
     _check_memory(context, observation)
@@ -95,7 +93,7 @@ def observe(context: RunContext) -> Observation:
 
 def _warn_if_runs_are_long(context: RunContext, first: Record) -> None:
     """Warn before anything else is measured if the proof alone will exceed the budget."""
-    if context.journal.find("observation") is not None or context.executor.lanes() is not None:
+    if context.observation is not None or context.executor.lanes() is not None:
         return  # a resumed run, or several pairs at the same time
     run_s, minutes = wall_s(first), context.spec.budget.minutes
     proof_s = 2 * FEWEST_PAIRS * run_s
@@ -142,9 +140,7 @@ def first_run(context: RunContext) -> Record:
             except SessionFailed as failure:
                 if failure.kind != "lost" or not context.executor.fails_over or attempt > MOST_LOST:
                     raise explain_failure(context, failure) from failure
-                context.progress.warning(
-                    f"{failure.detail}; repeating the measurement that was running there"
-                )
+                context.note_lost(failure)
         raise AssertionError("the loop above returns or raises")
 
     record = context.recorded(FIRST_RUN, FIRST_RUN, measure)
@@ -192,11 +188,7 @@ def _measure(context: RunContext, first: Record) -> Observation:
                 free = max(free, _cost_without_data(live) or free)
             live.leave_running()  # for the search: starting the job may take minutes
     except BlockFailed as failure:
-        raise BaselineError(
-            f"the unchanged job could not be measured: {failure.reason}",
-            where=" ".join(mask_command(context.spec.command)),
-            remedy="see the session's logs in the run directory",
-        ) from failure
+        raise not_measurable(context, failure) from failure
     except SessionFailed as failure:
         raise explain_failure(context, failure) from failure
     # a live session's heap may keep memory that a bare job gives back after every step

@@ -16,7 +16,7 @@ from autotune.secrets import mask_command
 from autotune.stages.context import RunContext
 from autotune.stages.explain import examine, profiled
 from autotune.stages.observe import conclude, explain_failure
-from autotune.verdict.timing import anatomy, drop_start, warm_up_end
+from autotune.verdict.timing import anatomy_after_warm_up
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Hello, Record
 
@@ -53,6 +53,4 @@ def explain_alone(context: RunContext, config: Config) -> tuple[Observation, Exp
 
 def observed(context: RunContext, hello: Hello, record: Record) -> Observation:
     """Build the Observation that one process allows: no comparison, so no noise and no ceiling."""
-    left_out = warm_up_end(record.window.times_s)
-    parts = anatomy(drop_start(record.window, left_out), left_out)
-    return conclude(context, hello, parts, [record.window])
+    return conclude(context, hello, anatomy_after_warm_up(record.window), [record.window])

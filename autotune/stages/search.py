@@ -37,6 +37,10 @@ class Finalist:
     # of its knobs and of dropped ones
     gains: tuple[KnobGain, ...] = ()
 
+    def reduced_to(self, config: dict[str, Value]) -> Finalist:
+        """A milder finalist: ``config`` has some of its knobs."""
+        return Finalist(config, tuple(g for g in self.gains if not g.kept or g.knob in config))
+
 
 @dataclass(frozen=True)
 class Searched:
@@ -165,4 +169,4 @@ def _runner_up(
     config = normalize(without(first.config, riskiest), observation.defaults, space)
     if not config or log_gain - own.get(riskiest, 0.0) <= math.log1p(MINIMUM_GAIN):
         return ()
-    return (Finalist(config, tuple(g for g in first.gains if not g.kept or g.knob in config)),)
+    return (first.reduced_to(config),)

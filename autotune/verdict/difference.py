@@ -47,27 +47,25 @@ def difference(
     look: int,
     levels: Sequence[float] | None = None,
     margin: float = MARGIN,
-    looks: Sequence[int] = LOOKS,
 ) -> Difference:
     """The result of all pairs made until ``look``.
 
     Args:
         log_ratios: log(cost of A / cost of B), one per pair of runs side by side.
-        look: counted from 0.
+        look: index into :data:`LOOKS`.
         levels: how slow the machine was during each pair, log units; None: unknown.
         margin: share by which the speeds of equal sides may differ.
-        looks: number of pairs at each look.
 
     Raises:
         ValueError: fewer than two ratios, a ratio that is not finite, or ``look`` out of range.
     """
-    if not 0 <= look < len(looks):
-        raise ValueError(f"look {look} is not one of the {len(looks)} planned")
+    if not 0 <= look < len(LOOKS):
+        raise ValueError(f"look {look} is not one of the {len(LOOKS)} planned")
     if len(log_ratios) < 2 or not all(map(math.isfinite, log_ratios)):
         raise ValueError("two finite ratios or more are needed")
     centre, error, _ = robust_mean(log_ratios, levels)
-    reach = critical_value(len(log_ratios), look, looks, INTERVAL_TAIL, EARLY) * error
-    sure = critical_value(len(log_ratios), look, looks, DIRECTION_TAIL, EARLY) * error
+    reach = critical_value(len(log_ratios), look, LOOKS, INTERVAL_TAIL, EARLY) * error
+    sure = critical_value(len(log_ratios), look, LOOKS, DIRECTION_TAIL, EARLY) * error
     low, high, wanted = centre - reach, centre + reach, math.log1p(margin)
     interval = Interval(math.exp(centre), math.exp(low), math.exp(high))
     plain = fmean(log_ratios)

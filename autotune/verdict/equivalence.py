@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, variance
 
-from autotune.verdict.speedup import t_quantile
+from autotune.verdict.sequential import t_quantile
 
 UNCHANGED_ALPHA = 0.05  # one-sided, on each side: the 90% interval of a TOST
 CHANGED_ALPHA = 0.05  # two-sided, over all bins and looks

@@ -203,7 +203,8 @@ def compare(
     fault = float16_fault(right) or probe(left, right, used)
     if fault:
         return result("changed", fault, used)
-    return result(*_by_bins(left, right, common, limits, rule, used, last_look))
+    state, reason, margin, difference = _by_bins(left, right, common, limits, rule, used, last_look)
+    return result(state, reason, used, margin, difference)
 
 
 def _cut(runs: Mapping[int, LossRun], steps: int | None) -> dict[int, LossRun]:
@@ -395,8 +396,8 @@ def _by_bins(
     rule: Rule,
     used: str,
     last_look: bool,
-) -> tuple[str, str, str, float, float]:
-    """(state, reason, class, margin, difference) from the paired differences."""
+) -> tuple[str, str, float, float]:
+    """(state, reason, margin, difference) from the paired differences."""
     n = len(left)
     rows = [
         [
@@ -421,37 +422,20 @@ def _by_bins(
         f" ±{margin:.3g}, {n} pair{'s' if n > 1 else ''}"
     )
     if found.state == "changed":
-        return "changed", f"the loss curves differ: {figures}", used, margin, difference
+        return "changed", f"the loss curves differ: {figures}", margin, difference
     if found.state == "unchanged":
-        return (
-            "unchanged",
-            f"the loss curves agree within the margin: {figures}",
-            used,
-            margin,
-            difference,
-        )
+        reason = f"the loss curves agree within the margin: {figures}"
+        return "unchanged", reason, margin, difference
     further = next_look(n, used)
     state = "undecided" if last_look or further is None else "more-pairs"
+    unclear = f"neither clearly inside nor outside the margin: {figures}"
     if n < rule.looks[0]:
-        return (
-            state,
-            f"{figures}; at least {rule.looks[0]} pairs are needed to decide",
-            used,
-            margin,
-            difference,
-        )
-    advice = (
-        f"the next look is at {further} pairs"
-        if state == "more-pairs"
-        else "more steps (convergence.steps) may settle it"
-    )
-    return (
-        state,
-        f"neither clearly inside nor outside the margin: {figures}; {advice}",
-        used,
-        margin,
-        difference,
-    )
+        reason = f"{figures}; at least {rule.looks[0]} pairs are needed to decide"
+    elif state == "more-pairs":
+        reason = f"{unclear}; the next look is at {further} pairs"
+    else:
+        reason = f"{unclear}; more steps (convergence.steps) may settle it"
+    return state, reason, margin, difference
 
 
 def _scatter_floors(

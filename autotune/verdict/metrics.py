@@ -48,7 +48,7 @@ def compare_metric(
     """
     seeds = sorted(baselines.keys() & candidates.keys())
     count = min((min(len(baselines[s]), len(candidates[s])) for s in seeds), default=0)
-    why_not = _why_not(baselines, candidates, seeds, count)
+    why_not = _why_not(baselines, seeds, count)
     if why_not:
         return MetricVerdict(name, "not-judged", why_not)
     broken = next((s for s in seeds if not all(map(math.isfinite, candidates[s][:count]))), None)
@@ -108,12 +108,7 @@ def _interpolated(at: Sequence[float], values: Sequence[float], position: float)
     return values[after - 1] + share * (values[after] - values[after - 1])
 
 
-def _why_not(
-    baselines: Mapping[int, Sequence[float]],
-    candidates: Mapping[int, Sequence[float]],
-    seeds: Sequence[int],
-    count: int,
-) -> str:
+def _why_not(baselines: Mapping[int, Sequence[float]], seeds: Sequence[int], count: int) -> str:
     if not any(baselines.values()):
         return "the job did not report it in the compared steps: raise convergence.steps"
     if count == 0:

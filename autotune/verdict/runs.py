@@ -15,7 +15,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from statistics import fmean, variance
 
 from autotune_trials.protocol.messages import Record
@@ -111,7 +111,7 @@ def known(run: LossRun) -> tuple[list[float], list[float]]:
 def step_bins(steps: int, bins: int) -> list[range]:
     """``bins`` ranges of nearly equal length that cover ``steps`` steps."""
     edges = [round(i * steps / bins) for i in range(bins + 1)]
-    return [range(a, b) for a, b in zip(edges, edges[1:], strict=False)]
+    return [range(a, b) for a, b in pairwise(edges)]
 
 
 def bin_means(run: LossRun, steps: int, bins: int) -> list[float]:
@@ -147,9 +147,7 @@ def bin_integrals(run: LossRun, edges: Sequence[float]) -> list[float]:
         slope = (losses[i + 1] - losses[i]) / width if width > 0 else 0.0
         return areas[i] + part * (losses[i] + slope * part / 2)
 
-    return [
-        (area_until(b) - area_until(a)) / (b - a) for a, b in zip(edges, edges[1:], strict=False)
-    ]
+    return [(area_until(b) - area_until(a)) / (b - a) for a, b in pairwise(edges)]
 
 
 def curve(runs: Iterable[LossRun]) -> dict[int, float]:
@@ -217,9 +215,8 @@ def movement(runs: Mapping[int, LossRun], steps: int) -> Movement:
         return Movement(0.0, 0.0, 0.0)
     scatter = []
     for run in runs.values():
-        for stretch in step_bins(
-            steps, 2 * MOVING_BINS
-        ):  # half bins, so that the falling loss itself does not count as noise
+        # half bins, so that the falling loss itself does not count as noise
+        for stretch in step_bins(steps, 2 * MOVING_BINS):
             values = [x for i in stretch if (x := run.losses[i]) is not None]
             if len(values) > 1:
                 scatter.append(variance(values))

@@ -29,6 +29,8 @@ from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from statistics import median_low
 
+import numpy as np
+
 from autotune.verdict.bounds import BOUNDS
 
 FEW = 8  # with fewer pairs, scale and weights are too uncertain to rely on
@@ -61,8 +63,6 @@ def robust_mean(
     Raises:
         ValueError: no values, or another number of levels.
     """
-    import numpy as np
-
     if len(values) == 0:
         raise ValueError("an interval needs at least one value")
     if levels is not None and len(levels) != len(values):
@@ -103,17 +103,14 @@ def critical_value(
     Args:
         pairs: number of values. If it is not ``looks[look]``, an equal share of the level is spent
             on this look.
+        looks: number of values at each planned look, increasing.
         tail: probability that this end ever misses the truth, over all looks.
         spending: :data:`LATE` or :data:`EARLY`.
     """
     if pairs < 2:
         return math.inf
     planned = tuple(looks)
-    if (
-        pairs == planned[look]
-        and planned[0] >= 2
-        and all(a < b for a, b in zip(planned, planned[1:], strict=False))
-    ):
+    if pairs == planned[look]:
         return boundary(planned, tail, spending)[look]
     return boundary((pairs,), tail / len(planned))[0]
 
@@ -139,10 +136,8 @@ def simulated_boundary(
     return passed_first(simulated(looks, draws, seed), looks, tail, spending)
 
 
-def simulated(looks: tuple[int, ...], draws: int, seed: int):  # type: ignore[no-untyped-def]  # an array of float64: (sequences, looks)
-    """T at each look, for normal pairs whose levels carry no information."""
-    import numpy as np
-
+def simulated(looks: tuple[int, ...], draws: int, seed: int) -> np.ndarray:
+    """T at each look, for normal pairs whose levels carry no information: (sequences, looks)."""
     rng, chunks = np.random.default_rng(seed), []
     for n in [CHUNK] * (draws // CHUNK) + [draws % CHUNK] * (draws % CHUNK > 0):
         ratios = rng.standard_normal((n, looks[-1]))
@@ -152,12 +147,12 @@ def simulated(looks: tuple[int, ...], draws: int, seed: int):  # type: ignore[no
     return np.concatenate(chunks)
 
 
-def passed_first(t, looks: tuple[int, ...], tail: float, spending: float) -> tuple[float, ...]:  # type: ignore[no-untyped-def]  # an array as of simulated
+def passed_first(
+    t: np.ndarray, looks: tuple[int, ...], tail: float, spending: float
+) -> tuple[float, ...]:
     """Bounds such that each is the first to be crossed with its share of ``tail``; ``t`` and -``t``
     are equally likely.
     """
-    import numpy as np
-
     t = np.concatenate([t, -t])
     sequences, bounds, spent = len(t), [], 0.0
     for look, pairs in enumerate(looks):
@@ -169,10 +164,8 @@ def passed_first(t, looks: tuple[int, ...], tail: float, spending: float) -> tup
     return tuple(bounds)
 
 
-def _means_and_errors(ratios, levels):  # type: ignore[no-untyped-def]  # arrays of float64: two of (sequences, pairs) -> two of (sequences,)
+def _means_and_errors(ratios: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """:func:`robust_mean` of every row."""
-    import numpy as np
-
     few = ratios.shape[1] < FEW
     k = HUBER_FEW if few else HUBER
     middle = np.median(ratios, axis=1, keepdims=True)
@@ -198,7 +191,7 @@ def _means_and_errors(ratios, levels):  # type: ignore[no-untyped-def]  # arrays
     return mean[:, 0], error
 
 
-def _unexplained(levels, ratios):  # type: ignore[no-untyped-def]  # arrays: two of (sequences, pairs) -> the same
+def _unexplained(levels: np.ndarray, ratios: np.ndarray) -> np.ndarray:
     """The levels less what a line through the ratios explains of them; of few pairs less
     most of that, because a burst or two explain as much by chance.
     """
@@ -207,21 +200,17 @@ def _unexplained(levels, ratios):  # type: ignore[no-untyped-def]  # arrays: two
     return levels - (FEW_EXPLAIN if ratios.shape[1] < FEW else 1.0) * slope * off
 
 
-def _weights(levels, least, slow):  # type: ignore[no-untyped-def]  # arrays
+def _weights(levels: np.ndarray, least: np.ndarray, slow: float) -> np.ndarray:
     """1 up to the median level, then decreasing with the distance in spreads. The spread is that of
     the lower half, which bursts do not affect.
     """
-    import numpy as np
-
     middle = np.median(levels, axis=1, keepdims=True)
     lower = np.sort(levels, axis=1)[:, : (levels.shape[1] + 1) // 2] - middle
     spread = np.maximum(np.sqrt((lower**2).mean(axis=1, keepdims=True)), least) + TINY
     return 1 / (1 + (np.maximum(levels - middle, 0) / (slow * spread)) ** 2)
 
 
-def _weighted_median(values, weights):  # type: ignore[no-untyped-def]  # arrays
-    import numpy as np
-
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     order = np.argsort(values, axis=1)
     passed = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1)
     place = (passed > passed[:, -1:] / 2).argmax(axis=1)[:, None]

@@ -46,7 +46,9 @@ REPORTED_PAIRS_LIMIT = 1000  # beyond this, "more pairs" is no useful advice
 
 @dataclass(frozen=True)
 class LogRatio:
-    """log(cost candidate / cost baseline): negative is faster."""
+    """Mean log ratio of two configurations' costs. The tuner puts the reference's on top: positive is
+    faster.
+    """
 
     estimate: float
     standard_error: float  # infinite: a single pair and unknown noise

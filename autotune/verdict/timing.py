@@ -24,11 +24,9 @@ from autotune.results import Anatomy
 from autotune_spaces.facts import ReaderFacts
 from autotune_trials.protocol.messages import PHASES, ROUNDS, Window
 
-WINSOR_FACTOR = (
-    # stalls up to here are the configuration's own and count in full; longer ones are reduced to
-    # this
-    10.0
-)
+# medians: stalls up to here are the configuration's own and count in full; longer ones are reduced
+# to this
+WINSOR_FACTOR = 10.0
 WARM_UP_MINIMUM = 10  # allocator, autotuning and prefetch queues need at least this many iterations
 WARM_UP_BLOCK = 8
 LATER_EPOCH = 40  # fewest iterations of later epochs for which the first epoch is left out
@@ -37,11 +35,8 @@ SETTLED_BACKLOG = 0.5
 MOST_FROM_STOCK = 0.9  # of a window's batches; beyond it, the loader's own speed is unknown
 # a block median this close to the steady zone's belongs to it, however quiet the times are
 STEADY_TOLERANCE = 0.015
-STEADY_DEVIATIONS = (
-    # ... or within this many deviations, of the iterations / sqrt(length) or of the blocks
-    # themselves
-    2.5
-)
+# ... or within this many deviations, of the iterations / sqrt(length) or of the blocks themselves
+STEADY_DEVIATIONS = 2.5
 # for a normal distribution; without it one steady block in six would be taken for warm-up
 MAD_TO_SD = 1.4826
 
@@ -511,6 +506,11 @@ def anatomy(
     )
 
 
+def anatomy_after_warm_up(window: Window) -> Anatomy:
+    left_out = warm_up_end(window.times_s)
+    return anatomy(drop_start(window, left_out), left_out)
+
+
 def disturbed(window: Window, calm: Sequence[Window] = ()) -> str | None:
     """Why ``window`` is unusable: other load on the machine, or a throttled device; None if it is
     fine.
@@ -521,9 +521,8 @@ def disturbed(window: Window, calm: Sequence[Window] = ()) -> str | None:
             in a paired comparison: only what exceeds their median counts.
     """
     usually_throttled = sum(bool(w.throttled) for w in calm) > len(calm) / 2
-    if (
-        window.throttled and not usually_throttled
-    ):  # a card that always hits its power cap does so in production too
+    # a card that always hits its power cap does so in production too
+    if window.throttled and not usually_throttled:
         return f"the device was throttled ({window.throttled})"
     usual_load = median(w.foreign_load for w in calm) if calm else 0.0
     if window.foreign_load - usual_load > FOREIGN_CORES:

@@ -29,7 +29,7 @@ def training_s(
     return start_s + once_s + cost * samples
 
 
-def asides(a: Window, b: Window) -> tuple[float, float] | None:
+def evaluation_costs(a: Window, b: Window) -> tuple[float, float] | None:
     """Seconds per sample that each of two runs spends on evaluation and saving; None if neither run
     reached any.
 
@@ -42,7 +42,9 @@ def asides(a: Window, b: Window) -> tuple[float, float] | None:
     if not between_epochs or (x is None and y is None):
         count = a.interruptions + b.interruptions
         rate = count / max(math.fsum(a.samples) + math.fsum(b.samples), 1.0)
-        x, y = (rate * _aside_s(w) / w.interruptions if w.interruptions else None for w in (a, b))
+        x, y = (
+            rate * _evaluation_s(w) / w.interruptions if w.interruptions else None for w in (a, b)
+        )
     if x is None:
         return None if y is None else (y, y)
     return x, (x if y is None else y)
@@ -52,8 +54,8 @@ def _an_epoch(window: Window) -> float | None:
     epoch = epoch_iterations(window)
     if not (window.turnovers_s and epoch):
         return None
-    return _aside_s(window) / (len(window.turnovers_s) * epoch * mean_samples(window))
+    return _evaluation_s(window) / (len(window.turnovers_s) * epoch * mean_samples(window))
 
 
-def _aside_s(window: Window) -> float:
+def _evaluation_s(window: Window) -> float:
     return max(window.away_s - math.fsum(window.turnovers_s), 0.0)

@@ -108,7 +108,7 @@ def _blocks(search: ModelSearch, effects: dict, count: int, noise: float = 0.03)
     rng, seen = np.random.default_rng(0), []
     for number in range(count):
         series = search.next_series(
-            elapsed_share=0.02 * number, seconds_left=200.0 - number, block_s=0.3, switch_s={}
+            elapsed_share=0.02 * number, seconds_left=200.0 - number, block_s=0.3, switch_s=0.0
         )
         if series is None:
             break

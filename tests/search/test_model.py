@@ -64,10 +64,7 @@ def run(
     rng, clock, all_series = np.random.default_rng(seed), 0.0, []
     while True:
         series = s.next_series(
-            elapsed_share=clock / seconds,
-            seconds_left=seconds - clock,
-            block_s=0.3,
-            switch_s={"num_workers": 2.0},
+            elapsed_share=clock / seconds, seconds_left=seconds - clock, block_s=0.3, switch_s=2.0
         )
         if series is None:
             return all_series
@@ -117,7 +114,7 @@ def test_a_search_does_not_stop_while_a_knob_may_gain(seed: int) -> None:
 
 def test_without_time_it_says_so() -> None:
     s = search()
-    assert s.next_series(elapsed_share=1.0, seconds_left=0.1, block_s=0.3, switch_s={}) is None
+    assert s.next_series(elapsed_share=1.0, seconds_left=0.1, block_s=0.3, switch_s=0.0) is None
     assert s.stopped == "its share of the budget is used up"
 
 
@@ -363,7 +360,7 @@ def test_a_resumed_search_goes_on_as_it_would_have() -> None:
     ):
         second.measured(first._columns.decode(index), cost, weight)
     assert second.answer() == first.answer() and second.noise == first.noise
-    ask = {"elapsed_share": 0.3, "seconds_left": 100.0, "block_s": 0.3, "switch_s": {}}
+    ask = {"elapsed_share": 0.3, "seconds_left": 100.0, "block_s": 0.3, "switch_s": 0.0}
     assert second.next_series(**ask) == first.next_series(**ask)
 
 

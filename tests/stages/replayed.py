@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from replay import Loss, ReplayExecutor, ReplayTable
 
-from autotune.executors.base import FixedRun
+from autotune.executors.base import Executor, FixedRun
 from autotune.job.load import load_job
 from autotune.job.spec import JobSpec
 from autotune.journal import Journal
+from autotune.journal import clock as real_clock
 from autotune.report.terminal.plain import open_progress
 from autotune.results import Result
 from autotune.stages.context import RunContext
@@ -74,6 +74,31 @@ def table(
     )
 
 
+@contextmanager
+def context_of(
+    folder: Path,
+    executor: Executor,
+    spec: JobSpec | None = None,
+    clock: Callable[[float], float] = lambda before: before,
+    shown: str = "quiet",
+) -> Iterator[RunContext]:
+    """A run of the job on ``executor``, in ``folder / "run"``.
+
+    ``clock``: the run's time in seconds, given that of earlier processes.
+    """
+    run_dir = folder / "run"
+    journal = Journal(run_dir / "journal.jsonl", clock)
+    with closing(journal), open_progress(shown, 60.0) as progress:
+        yield RunContext(
+            job(folder) if spec is None else spec,
+            executor,
+            journal,
+            progress,
+            open_tracker(None, "e", run_dir),
+            run_dir,
+        )
+
+
 def run(
     folder: Path,
     machine: ReplayExecutor,
@@ -81,16 +106,7 @@ def run(
     clock: Callable[[float], float] | None = None,
     shown: str = "quiet",
 ) -> Result:
-    """Tune the job on ``machine``.
-
-    ``clock``: the run's time in seconds, given that of earlier processes; None: real time.
-    """
-    spec = job(folder) if spec is None else spec
-    run_dir = folder / "run"
-    started = time.monotonic()
-    journal = Journal(
-        run_dir / "journal.jsonl", clock or (lambda before: before + time.monotonic() - started)
-    )
-    tracker = open_tracker(None, "e", run_dir)
-    with closing(journal), open_progress(shown, 60.0) as progress:
-        return tune(RunContext(spec, machine, journal, progress, tracker, run_dir))
+    """Tune the job on ``machine``; ``clock``: as of :func:`context_of`, None: real time."""
+    clock = real_clock() if clock is None else clock
+    with context_of(folder, machine, spec, clock, shown) as context:
+        return tune(context)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from replayed import Loss, Machine, job, run, table
+from replayed import Loss, Machine, context_of, run, table
 
-from autotune.journal import Journal
-from autotune.report.terminal.plain import open_progress
 from autotune.results import Observation
-from autotune.stages.context import RunContext
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.series import LiveSeries
 from autotune.stages.observe import observe
-from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Window
 
@@ -52,10 +47,7 @@ def measured(folder: Path, machine: Machine, *configs: Config) -> Observation:
     Raises:
         BlockFailed: of one of them.
     """
-    journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
-    with closing(journal), open_progress("quiet", 60.0) as progress:
-        tracker = open_tracker(None, "e", folder / "run")
-        context = RunContext(job(folder), machine, journal, progress, tracker, folder / "run")
+    with context_of(folder, machine) as context:
         seen = observe(context)
         own = seen.anatomy
         with LiveSeries(context, own.iteration_s, own.iterations, own.peak_memory_gib) as live:

@@ -7,24 +7,21 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from replayed import Machine, job, table
+from replayed import Machine, context_of, job, table
 
 from autotune.executors.base import NODE, Executor, FixedRun, LiveSession, SessionFailed
 from autotune.job.configs import key_of
-from autotune.journal import Journal
-from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.pair_figures import node_of
 from autotune.stages.measuring.pairs import Pairs, Seed
 from autotune.stages.observe import observe
 from autotune.stages.search import search
-from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record
 
@@ -95,16 +92,8 @@ def bench_of(
     folder: Path, executor: Executor, trials: int = 12, kind: str = "tpe"
 ) -> Iterator[RunContext]:
     spec = job(folder, SPACE, f"budget: {{trials: {trials}, minutes: 5}}\nsearch: {kind}\n")
-    journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
-    with closing(journal), open_progress("quiet", 60.0) as progress:
-        yield RunContext(
-            spec,
-            executor,
-            journal,
-            progress,
-            open_tracker(None, "e", folder / "run"),
-            folder / "run",
-        )
+    with context_of(folder, executor, spec) as context:
+        yield context
 
 
 def trials_of(folder: Path, executor: Executor, trials: int = 12, kind: str = "tpe"):

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from replayed import Machine, job, table
+from replayed import Machine, context_of, job, table
 from torch import nn
 
-from autotune.journal import Journal
-from autotune.report.terminal.plain import open_progress
-from autotune.stages.context import RunContext
 from autotune.stages.converge import asked
 from autotune.stages.observe import observe
-from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_spaces.codec import encode
 from autotune_trials.agent.facts.job_facts import _drops
@@ -88,15 +83,6 @@ def numerics_of(folder: Path, machine: dict[str, object], dropouts: int, config:
     model = replace(Machine(table()).hello().job.models[0], dropouts=dropouts)
     replayed = table(job={"models": [encode(model)]})
     executor = Machine(replace(replayed, machine={**replayed.machine, **machine}))
-    journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
-    with closing(journal), open_progress("quiet", 60.0) as progress:
-        context = RunContext(
-            job(folder, SPACE),
-            executor,
-            journal,
-            progress,
-            open_tracker(None, "e", folder / "run"),
-            folder / "run",
-        )
+    with context_of(folder, executor, job(folder, SPACE)) as context:
         observe(context)
         return asked(context, config).numerics

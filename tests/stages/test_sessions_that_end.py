@@ -5,26 +5,23 @@ lost.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 from replay import Loss, ReplayTable
-from replayed import Machine, job, run, table
+from replayed import Machine, context_of, job, run, table
 from tiers import slow
 
 from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, LiveSession, SessionFailed
-from autotune.journal import Journal
-from autotune.report.terminal.plain import open_progress
 from autotune.results import TrialState
-from autotune.stages.context import KILLS, RunContext
+from autotune.stages.context import KILLS
 from autotune.stages.measuring.kept_session import BlockFailed
 from autotune.stages.measuring.own_blocks import OwnBlocks
 from autotune.stages.measuring.series import LiveSeries, Measured
-from autotune.tracking import open_tracker
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Record
 
@@ -77,20 +74,6 @@ class _ShortSession(LiveSession):
 
     def close(self) -> None:
         self._inner.close()
-
-
-@contextmanager
-def context_of(folder: Path, machine: Machine) -> Iterator[RunContext]:
-    journal = Journal(folder / "run" / "journal.jsonl", lambda before: before)
-    with closing(journal), open_progress("quiet", 60.0) as progress:
-        yield RunContext(
-            job(folder),
-            machine,
-            journal,
-            progress,
-            open_tracker(None, "e", folder / "run"),
-            folder / "run",
-        )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ import pytest
 from replay import ReplayExecutor
 from replayed import CHANGES, Machine, job, table
 
-from autotune.errors import Interrupted
+from autotune.errors import BaselineError, Interrupted
 from autotune.executors.base import FixedRun, LiveSession, SessionFailed
 from autotune.journal import Journal
 from autotune.report.terminal.plain import open_progress
@@ -78,6 +78,35 @@ def test_when_nobody_listens_any_more_no_alarm_is_left(monkeypatch: pytest.Monke
         signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
     ] == before
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
+
+
+def _stopped_twice() -> None:
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+
+
+def _stopped_with_the_job() -> None:
+    signal.raise_signal(signal.SIGTERM)
+    raise BaselineError("the unchanged job is killed")
+
+
+@pytest.mark.parametrize("ended", [_stopped_twice, _stopped_with_the_job])
+def test_a_stop_is_told_as_one_however_it_arrives(ended: Callable[[], None]) -> None:
+    with (
+        open_progress("quiet", 60.0) as progress,
+        pytest.raises(Interrupted, match="stopped on request"),
+        Stop().listening(progress),
+    ):
+        ended()
+
+
+def test_a_job_that_fails_by_itself_is_no_stop() -> None:
+    with (
+        open_progress("quiet", 60.0) as progress,
+        pytest.raises(BaselineError),
+        Stop().listening(progress),
+    ):
+        raise BaselineError("the unchanged job fails")
 
 
 def _sleep_after(number: signal.Signals, seconds: float) -> None:

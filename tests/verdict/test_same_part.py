@@ -228,14 +228,16 @@ def test_an_evaluation_that_takes_far_longer_is_no_gain() -> None:
     """Fewer threads: faster steps, slower evaluation."""
     a = [window(noisy(0.03, s), away_s=4.0, interruptions=2) for s in range(3)]
     b = [window(noisy(0.027, 9 + s), away_s=18.0, interruptions=2) for s in range(3)]
-    assert (figures(a, b).no_gain_beside() or 0.0) > 2
+    assert (figures(a, b).no_gain_with_evaluation() or 0.0) > 2
     hung = [*b[:2], dataclasses.replace(b[2], away_s=60.0)]
     quick = [dataclasses.replace(w, away_s=4.0) for w in hung[:2]]
-    assert figures(a, [*quick, hung[2]]).no_gain_beside() is None, "one run tells little"
+    assert figures(a, [*quick, hung[2]]).no_gain_with_evaluation() is None, "one run tells little"
     same = [dataclasses.replace(w, away_s=4.0) for w in b]
-    assert figures(a, same).no_gain_beside() is None
+    assert figures(a, same).no_gain_with_evaluation() is None
     rest = [dataclasses.replace(w, away_s=4.7) for w in b]
-    assert figures(a, rest).no_gain_beside() == pytest.approx(1.0, abs=0.02), "as long as before"
+    assert figures(a, rest).no_gain_with_evaluation() == pytest.approx(1.0, abs=0.02), (
+        "as long as before"
+    )
 
 
 @pytest.mark.parametrize("rising", [1, -1])

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from autotune.verdict.training_time import asides, training_s
+from autotune.verdict.training_time import evaluation_costs, training_s
 from autotune_trials.protocol.messages import Window
 
 
@@ -16,8 +16,8 @@ def window(**parts) -> Window:
 
 
 def planned_s(of: Window, run_s: float, steps: int = 1000, once_s: float = 0.0) -> float:
-    beside, _ = asides(of, of) or (0.0, 0.0)
-    return training_s(of, run_s=run_s, cost=0.1 / 8 + beside, samples=8 * steps, once_s=once_s)
+    evaluation, _ = evaluation_costs(of, of) or (0.0, 0.0)
+    return training_s(of, run_s=run_s, cost=0.1 / 8 + evaluation, samples=8 * steps, once_s=once_s)
 
 
 def test_start_and_first_steps_come_once():
@@ -45,19 +45,21 @@ def test_what_only_one_side_came_to_takes_the_other_as_long():
     reaches = window(turnovers_s=(0.5,), turnovers_at=(80,), epoch_iterations=80, away_s=4.5)
     short = window(epoch_iterations=80)
     an_epoch = pytest.approx(4.0 / (80 * 8))
-    assert asides(short, reaches) == asides(reaches, short) == (an_epoch, an_epoch)
+    assert (
+        evaluation_costs(short, reaches) == evaluation_costs(reaches, short) == (an_epoch, an_epoch)
+    )
     # one evaluation in 1600 samples
-    assert asides(short, window(away_s=2.0, interruptions=1)) == (2.0 / 1600, 2.0 / 1600)
-    assert asides(short, short) is None
+    assert evaluation_costs(short, window(away_s=2.0, interruptions=1)) == (2.0 / 1600, 2.0 / 1600)
+    assert evaluation_costs(short, short) is None
 
 
 def test_both_sides_evaluate_equally_often_however_long_their_windows_are():
     """3 s of evaluation every 250 steps; one window has 368 of them, the other 451."""
     a, b = (Window((0.01,) * n, (8.0,) * n, {}, away_s=3.0, interruptions=1) for n in (368, 451))
-    x, y = asides(a, b) or (0.0, 1.0)
+    x, y = evaluation_costs(a, b) or (0.0, 1.0)
     assert x == y == pytest.approx(3.0 * 2 / (8 * (368 + 451)))
     slower = dataclasses.replace(b, away_s=6.0)
-    assert asides(a, slower) == (x, pytest.approx(2 * x))
+    assert evaluation_costs(a, slower) == (x, pytest.approx(2 * x))
 
 
 def test_the_length_of_a_run_that_is_not_known_adds_nothing():
@@ -77,5 +79,5 @@ def test_an_evaluation_in_the_middle_of_an_epoch_is_its_sides_own():
         epoch_iterations=300,
     )
     b = Window((0.01,) * 251, (8.0,) * 251, {}, away_s=6.0, interruptions=1, epoch_iterations=300)
-    x, y = asides(a, b) or (0.0, 0.0)
+    x, y = evaluation_costs(a, b) or (0.0, 0.0)
     assert y == pytest.approx(6 * x)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from autotune.search.model.evidence import Belief, Evidence
 from autotune.search.model.judgement import worth
 from autotune.search.model.knobs import Answer, KnobVerdict
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 # standard deviation of a live session's error beyond the scatter of its blocks; log cost
 LIVE_ERROR = 0.007
@@ -32,21 +29,21 @@ class Judge:
             return 0.0
         price = evidence.columns.knobs[k].price
         if k == evidence.compiled:
-            plain = belief.leader.copy()
-            plain[k] = evidence.columns.default[k]
+            plain = evidence.uncompiled(belief.leader)
             price += float(
                 evidence.start_up_costs(belief.gain(plain, evidence.columns.default)[0])[k, v]
             )
         return price
 
-    def answer(self, belief: Belief) -> tuple[np.ndarray, list[KnobVerdict]]:
+    def answer(self, belief: Belief) -> Answer:
         """The configuration to keep; a verdict on each knob of the leader, dropped ones first."""
+        columns = self.evidence.columns
         index, verdicts = self.worth_their_price(belief)
         if sum(verdict.expected for verdict in verdicts if verdict.kept) < MINIMUM_GAIN:
-            return self.evidence.columns.default, [
-                replace(verdict, kept=False) for verdict in verdicts
-            ]
-        return index, verdicts
+            index = columns.default
+            verdicts = [replace(verdict, kept=False) for verdict in verdicts]
+        gain = belief.gain(index, columns.default)[0]
+        return Answer(columns.decode(index), gain, tuple(verdicts))
 
     def worth_their_price(self, belief: Belief) -> tuple[np.ndarray, list[KnobVerdict]]:
         """Like :meth:`answer` without a minimum gain: the point from which the search continues."""
@@ -79,8 +76,6 @@ class Judge:
 
     def open_regret(self, belief: Belief, index: np.ndarray) -> np.ndarray:
         """For each knob, what its best change to ``index`` may still gain beyond its price."""
-        import numpy as np
-
         columns, evidence = self.evidence.columns, self.evidence
         changes = [(k, int(v)) for k, v in np.argwhere(evidence.allowed) if v != index[k]]
         regret = np.zeros(len(index))
@@ -102,12 +97,6 @@ class Judge:
                 regret[k] = max(regret[k], beyond)
         return regret
 
-    def as_answer(self, belief: Belief) -> Answer:
-        columns = self.evidence.columns
-        index, verdicts = self.answer(belief)
-        gain = belief.gain(index, columns.default)[0]
-        return Answer(columns.decode(index), gain, tuple(verdicts))
-
     def _verdict(self, belief: Belief, index: np.ndarray, k: int) -> KnobVerdict:
         columns = self.evidence.columns
         less = self._without(index, k)
@@ -127,9 +116,6 @@ class Judge:
         )
 
     def _without(self, index: np.ndarray, k: int) -> np.ndarray:
-        return self._with(index, k, int(self.evidence.columns.default[k]))
-
-    def _with(self, index: np.ndarray, k: int, v: int) -> np.ndarray:
-        changed = index.copy()
-        changed[k] = v
-        return self.evidence.columns.settle(changed[None, :])[0]
+        columns, changed = self.evidence.columns, index.copy()
+        changed[k] = columns.default[k]
+        return columns.settle(changed)

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from autotune.search.focus import COMPETING
 from autotune.search.model.knobs import SearchKnob
 from autotune_spaces.base import Config, Value, same
-
-if TYPE_CHECKING:
-    import numpy as np
 
 MAIN_SD = 0.15  # of a value's effect on log cost
 LOADER_SD = 0.5  # the same for loader knobs if the loader is the bottleneck: 20x was seen
@@ -57,8 +55,6 @@ class Columns:
         expected: Mapping[tuple[str, Value], float] | None = None,
         reading: bool = False,
     ) -> None:
-        import numpy as np
-
         self.knobs, self.normalize = tuple(knobs), normalize
         self.place = {knob.name: k for k, knob in enumerate(self.knobs)}
         self.default = np.array([knob.default_index for knob in self.knobs])
@@ -91,8 +87,6 @@ class Columns:
         self.conditions = [self._conditions_of(k) for k in range(len(self.knobs))]
 
     def _prior_mean(self, expected: Mapping[tuple[str, Value], float]) -> np.ndarray:
-        import numpy as np
-
         mean = np.zeros(len(self.prior_sd))
         for k, knob in enumerate(self.knobs):
             for v, value in enumerate(knob.values):
@@ -120,8 +114,6 @@ class Columns:
 
     def rows(self, indices: np.ndarray) -> np.ndarray:
         """Design matrix with one row per index vector."""
-        import numpy as np
-
         n, count = len(indices), len(self.prior_sd)
         x = np.zeros((n, count + 1))  # values without a column write to the last one, dropped below
         x[np.arange(n)[:, None], self.column[np.arange(len(self.knobs)), indices]] = 1.0
@@ -137,24 +129,18 @@ class Columns:
 
     def effects(self, coefficients: np.ndarray) -> np.ndarray:
         """(knob, value) -> main effect, 0 for the job's own value; one such table per row."""
-        import numpy as np
-
         return np.where(self.column >= 0, coefficients[..., np.maximum(self.column, 0)], 0.0)
 
     def settle(self, indices: np.ndarray) -> np.ndarray:
-        """Index vectors with every knob that has no effect there reset to its default."""
-        import numpy as np
-
+        """One or many index vectors, with every knob that has no effect there reset to its default."""
         out = indices.copy()
         for k, conditions in enumerate(self.conditions):
             for j, means_something in conditions:
-                out[:, k] = np.where(means_something[out[:, j]], out[:, k], self.default[k])
+                out[..., k] = np.where(means_something[out[..., j]], out[..., k], self.default[k])
         return out
 
     def _conditions_of(self, k: int) -> list[tuple[int, np.ndarray]]:
         """(other knob, for each of its values whether knob ``k`` has an effect beside it)."""
-        import numpy as np
-
         knob = self.knobs[k]
         value = next((v for v in knob.values if v is not knob.default and v != knob.default), None)
         if value is None:

@@ -9,23 +9,20 @@ mostly settled or 30% of the time is used, and another one if it promises a log 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from autotune.search.model.answers import Judge
 from autotune.search.model.evidence import Belief
 from autotune.search.model.judgement import SLAB_SD, Worth
-
-if TYPE_CHECKING:
-    import numpy as np
 
 SETTLED = 0.006  # total gain that the graph's knobs may still have when it is bought
 LATEST_SHARE = 0.3  # share of the search's time after which this no longer matters
 GAIN_NEEDED = 0.01  # expected log gain needed to buy a graph
 LARGEST_SHARE = 0.35  # largest share of the remaining time that a start-up may take
 STAY = 40  # blocks to measure on a graph once it is compiled
-AGAIN = (
-    0.001  # expected gain from knowing better whether compile pays, needed to buy the graph again
-)
+# expected gain from knowing better whether compile pays, needed to buy the graph again
+AGAIN = 0.001
 AGAIN_LARGEST_SHARE = 0.15  # largest share of the remaining time that this start-up may take
 
 
@@ -43,7 +40,7 @@ class Compiling:
         evidence, c = self.evidence, self.evidence.compiled
         if c is None:
             return None
-        if self._worth_buying_again(belief, regret, seconds_left):
+        if self._worth_buying_again(regret, seconds_left):
             return self._on(belief, evidence.graph_of(belief.leader) or self._last_graph())
         if regret[list(evidence.graph)].sum() > SETTLED and elapsed_share < LATEST_SHARE:
             return None
@@ -106,7 +103,7 @@ class Compiling:
         start = next((i for i, graph in enumerate(reversed(graphs)) if graph != now), len(graphs))
         return self._on(belief, now) if start < STAY else None
 
-    def _worth_buying_again(self, belief: Belief, regret: np.ndarray, seconds_left: float) -> bool:
+    def _worth_buying_again(self, regret: np.ndarray, seconds_left: float) -> bool:
         """Whether compile is the most doubtful knob, was measured in fewer than half of the blocks,
         and starts fast enough.
         """
@@ -138,13 +135,10 @@ class Compiling:
         evidence, c = self.evidence, self.evidence.compiled
         assert c is not None
         price = self.judge.price(belief, c, v)
-        plain = index.copy()
-        plain[c] = evidence.columns.default[c]
         if not evidence.tried[c, v]:
-            return Worth(1.0, 0.0, SLAB_SD).beyond(
-                price
-            )  # a compiled model never has exactly the same speed
-        gains = [belief.gain(index, plain)[0] - price]
+            # a compiled model never has exactly the same speed
+            return Worth(1.0, 0.0, SLAB_SD).beyond(price)
+        gains = [belief.gain(index, evidence.uncompiled(index))[0] - price]
         for bought in evidence.bought():
             if bought[0] == v:
                 gains.append(belief.gain(index, self._on(belief, bought))[0])

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
 
 from autotune.search.model.columns import Columns
-
-if TYPE_CHECKING:
-    import numpy as np
 
 SWEEPS = 4
 
@@ -32,8 +29,6 @@ def fastest(
         start_up_costs: (knob, value) -> log cost on top of its effect.
         fixed: knobs that stay as in ``start``.
     """
-    import numpy as np
-
     if columns.competing is None or fixed & set(columns.competing):
         return _descended(columns, coefficients, allowed, start, start_up_costs, fixed)
     threads = columns.competing[1]
@@ -59,8 +54,6 @@ def _descended(
     start_up_costs: np.ndarray | None,
     fixed: frozenset[int],
 ) -> np.ndarray:
-    import numpy as np
-
     count, knobs = len(coefficients), len(columns.knobs)
     effects = columns.effects(coefficients)
     if start_up_costs is not None:

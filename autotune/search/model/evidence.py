@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from autotune.search.model import regression
 from autotune.search.model.columns import Columns
 from autotune.search.model.draws import fastest
 from autotune.search.model.failures import Failures, Values
 from autotune_spaces.base import Config
-
-if TYPE_CHECKING:
-    import numpy as np
 
 # Effects are not quite additive: a block is discounted by a share of the strong effects that
 # separate it from the leader. (share, log cost from which an effect is strong)
@@ -49,8 +47,6 @@ class Belief:
         self, indices: np.ndarray, over: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """:meth:`gain` for many index vectors."""
-        import numpy as np
-
         contrasts = self.columns.row(over) - self.columns.rows(indices)
         variance = ((contrasts @ self.posterior.covariance) * contrasts).sum(axis=1)
         prior = np.sqrt(contrasts**2 @ self.posterior.prior_sd**2)
@@ -72,8 +68,6 @@ class Evidence:
         first_noise: float,
         start_up_share: Mapping[int, float],
     ) -> None:
-        import numpy as np
-
         self.columns, self.first_noise, self._start_up = columns, first_noise, start_up_share
         self.compiled = next((k for k, knob in enumerate(columns.knobs) if knob.compiled), None)
         self.graph = tuple(k for k, knob in enumerate(columns.knobs) if knob.in_graph)
@@ -101,8 +95,6 @@ class Evidence:
         return len(self.indices)
 
     def add(self, config: Config, log_cost: float, weight: float, at_s: float | None) -> None:
-        import numpy as np
-
         index = self.columns.encode(config)
         self.indices.append(index)
         self.log_costs.append(log_cost)
@@ -135,6 +127,13 @@ class Evidence:
             return None
         return (int(index[self.compiled]), *(int(index[k]) for k in self.graph))
 
+    def uncompiled(self, index: np.ndarray) -> np.ndarray:
+        """``index`` without a compiled graph."""
+        plain = index.copy()
+        if self.compiled is not None:
+            plain[self.compiled] = self.columns.default[self.compiled]
+        return plain
+
     def bought(self) -> set[tuple[int, ...]]:
         return {graph for graph in map(self.graph_of, self.indices) if graph is not None}
 
@@ -147,7 +146,7 @@ class Evidence:
         if not self.failures:
             return index
         mended = self.failures.mended(index, self.columns.effects(mean), rng)
-        return self.columns.settle(mended[None, :])[0]
+        return self.columns.settle(mended)
 
     def start_up_costs(self, gain: float) -> np.ndarray:
         """(knob, value) -> log cost of its start-up, spread over the planned steps.
@@ -156,8 +155,6 @@ class Evidence:
             gain: log gain of the configuration over the baseline: the shorter the job, the larger
                 the share of its start-up.
         """
-        import numpy as np
-
         start_up_costs = np.zeros(self.tried.shape)
         if self.compiled is not None:
             for value, share in self._start_up.items():
@@ -166,8 +163,6 @@ class Evidence:
 
     def fastest_measured(self, belief: Belief) -> np.ndarray:
         """The fastest configuration measured without compile whose values are all still allowed."""
-        import numpy as np
-
         default = self.columns.default
         every = np.arange(len(default))
         known = np.array([default, *(i for i in self.indices if self.graph_of(i) is None)])
@@ -180,8 +175,6 @@ class Evidence:
         return self._belief
 
     def _believe(self) -> Belief:
-        import numpy as np
-
         columns = self.columns
         if not self.indices:
             posterior = regression.prior_only(columns.prior_sd).around(columns.prior_mean)
@@ -194,8 +187,6 @@ class Evidence:
 
     def _blocks(self, indices: np.ndarray) -> regression.Blocks:
         """The blocks as regression input; consecutive ones in the same time slot share a level."""
-        import numpy as np
-
         stretches = [None if at is None else int(at // regression.LEVEL_S) for at in self.times_s]
         new = [a is None or a != b for a, b in zip(stretches[1:], stretches, strict=False)]
         time = np.cumsum([0, *new])
@@ -226,14 +217,10 @@ class Evidence:
 
     def _leader(self, posterior: regression.Posterior) -> np.ndarray:
         """The fastest allowed configuration by posterior mean, start-up included."""
-        import numpy as np
-
         columns, mean, allowed = self.columns, posterior.mean, self.allowed
         boldest = np.where(allowed, columns.effects(mean), np.inf).argmin(axis=1)
-        plain = boldest.copy()
-        if self.compiled is not None:
-            plain[self.compiled] = columns.default[self.compiled]
-        gain = posterior.of(self._default_row - columns.row(columns.settle(plain[None, :])[0]))[0]
+        plain = self.uncompiled(boldest)
+        gain = posterior.of(self._default_row - columns.row(columns.settle(plain)))[0]
         start_up_costs = self.start_up_costs(gain)
         found = [
             fastest(columns, mean[None, :], allowed, start, start_up_costs=start_up_costs)[0]
@@ -247,8 +234,6 @@ class Evidence:
         self, posterior: regression.Posterior, centre: np.ndarray, indices: np.ndarray
     ) -> np.ndarray:
         """Extra variance of each block for the strong effects that separate it from ``centre``."""
-        import numpy as np
-
         mean = self.columns.effects(posterior.mean)
         variance = self.columns.effects(np.diag(posterior.covariance))
         every = np.arange(len(centre))

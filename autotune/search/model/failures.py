@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 Values = frozenset[tuple[int, int]]  # (knob, value), none of them the job's own
 

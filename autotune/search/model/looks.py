@@ -7,14 +7,11 @@ a value that is clearly worse or fails.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
 
 from autotune.search.model.evidence import Belief, Evidence
 from autotune.search.model.knobs import SearchKnob
 from autotune.search.seeds import ORDER, guess
-
-if TYPE_CHECKING:
-    import numpy as np
 
 EXPECTED = 0.01  # smallest log gain that counts as an expected gain
 CLEAR_SD, CLEAR = 3.0, 0.02  # clearly worse: by this many standard deviations, and this log cost
@@ -33,14 +30,10 @@ class Looks:
             ),
         )
         expected = columns.effects(columns.prior_mean)  # negative: faster
-        self._guess = [
-            -1
-            if k not in ranked
-            else int(expected[k].argmin())
-            if expected[k].min() < -EXPECTED
-            else _guess_of(columns.knobs[k])
-            for k in range(len(columns.knobs))
-        ]
+        self._guess = [-1] * len(columns.knobs)
+        for k in ranked:
+            gains = expected[k].min() < -EXPECTED
+            self._guess[k] = int(expected[k].argmin()) if gains else _guess_of(columns.knobs[k])
         firsts = [(k, self._guess[k]) for k in ranked if self._guess[k] >= 0]
         rest = [
             (k, v)
@@ -69,23 +62,19 @@ class Looks:
         for j, means_something in self.evidence.columns.conditions[k]:
             if means_something[index[j]]:
                 continue
-            ways = [
-                u
-                for u in range(len(means_something))
-                if means_something[u] and self.evidence.allowed[j, u]
-            ]
+            ways = self._ways(j, means_something)
             if not ways:
                 return None
             index[j] = min(ways, key=lambda u: self._cost(belief, j, u))
         return index
 
+    def _ways(self, j: int, means_something: np.ndarray) -> list[int]:
+        """The allowed values of knob ``j`` beside which another knob has an effect."""
+        return [int(u) for u in (means_something & self.evidence.allowed[j]).nonzero()[0]]
+
     def _needed(self, belief: Belief, k: int, v: int) -> bool:
         for j, means_something in self.evidence.columns.conditions[k]:
-            ways = [
-                u
-                for u in range(len(means_something))
-                if means_something[u] and self.evidence.allowed[j, u]
-            ]
+            ways = self._ways(j, means_something)
             if not ways or all(self._clearly_worse(belief, j, u) for u in ways):
                 return False
         if not self.evidence.columns.knobs[k].ladder:

@@ -19,10 +19,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 CLIP = 3.0
 ROUNDS = 4  # of clipping and widening; further ones change nothing that matters
@@ -79,23 +77,17 @@ class Posterior:
 
     def of(self, contrast: np.ndarray) -> tuple[float, float, float]:
         """Mean, standard deviation and prior standard deviation of a linear combination."""
-        import numpy as np
-
         variance = float(contrast @ self.covariance @ contrast)
         prior = float(np.sum((contrast * self.prior_sd) ** 2))
         return float(contrast @ self.mean), max(variance, 0.0) ** 0.5, prior**0.5
 
     def draws(self, count: int, rng: np.random.Generator) -> np.ndarray:
         """``count`` draws of the coefficients, one per row."""
-        import numpy as np
-
         z = rng.standard_normal((len(self.mean), count))
         return (self.mean[:, None] + np.linalg.solve(self.factor.T, z)).T
 
 
 def prior_only(prior_sd: np.ndarray) -> Posterior:
-    import numpy as np
-
     return Posterior(
         np.zeros(len(prior_sd)), np.diag(1 / prior_sd), np.diag(prior_sd**2), prior_sd, np.ones(0)
     )
@@ -127,8 +119,6 @@ def most_likely_noise(
         first: total noise seen before the search; counts like one observation of moderate weight.
         like: a fit of the same blocks.
     """
-    import numpy as np
-
     ratios = LEVEL_RATIOS if blocks.timed else (0.0,)
     grid = np.geomspace(LEAST_NOISE, MOST_NOISE, NOISES)
     score = np.array(
@@ -154,8 +144,6 @@ def _fit(
     like: Posterior | None,
 ) -> tuple[Posterior, float]:
     """The posterior, and the log likelihood with coefficients and levels integrated out."""
-    import numpy as np
-
     x, y = blocks.x, blocks.y
     variance = noise.block**2 / blocks.weight + discount
     sd = np.sqrt(variance)

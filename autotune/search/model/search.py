@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from autotune.search.model.answers import Judge
 from autotune.search.model.columns import Columns
@@ -21,9 +22,6 @@ from autotune.search.model.knobs import FIRST_LOOK, RECALLED, Answer, SearchKnob
 from autotune.search.model.looks import EXPECTED, Looks
 from autotune.search.model.series import SeriesMaker, blocks_of
 from autotune_spaces.base import Config, Value
-
-if TYPE_CHECKING:
-    import numpy as np
 
 OPEN_REGRET = 0.002  # the search stops if changes to the answer may gain less than this in total
 FEWEST_ROWS = 24  # blocks before it may stop for that
@@ -83,7 +81,7 @@ class ModelSearch:
         elapsed_share: float,
         seconds_left: float,
         block_s: float,
-        switch_s: Mapping[str, float],
+        switch_s: float,
         busy: Sequence[Config] = (),
     ) -> Series | None:
         """The series to measure next; None: stop, :attr:`stopped` says why.
@@ -92,12 +90,10 @@ class ModelSearch:
             elapsed_share: of the search's time, 0 to 1.
             seconds_left: of the search's time.
             block_s: seconds a standard block takes, settling included.
-            switch_s: costly knob -> seconds it takes to switch it.
+            switch_s: seconds it takes to switch a costly knob; 0.0: there is none.
             busy: configurations being measured elsewhere right now.
         """
-        import numpy as np
-
-        room = blocks_of(block_s, seconds_left, max(switch_s.values(), default=0.0))
+        room = blocks_of(block_s, seconds_left, switch_s)
         if room < 2:
             self.stopped = OUT_OF_TIME
             return None
@@ -170,7 +166,7 @@ class ModelSearch:
         new = [k for k in changed if not evidence.tried[k, index[k]]]
         rest = index.copy()
         rest[new] = columns.default[new]
-        if len(new) == 1 and self._known(columns.settle(rest[None, :])[0]):
+        if len(new) == 1 and self._known(columns.settle(rest)):
             evidence.exclude(new[0], int(index[new[0]]))
             return self._named(index, new)
         return self._named(index, sorted(k for k, _ in evidence.failed_together(index)))
@@ -193,7 +189,7 @@ class ModelSearch:
 
     def answer(self) -> Answer:
         """The leader without the knobs not worth their price, dropped one by one, worst first."""
-        return self._judge.as_answer(self._evidence.belief())
+        return self._judge.answer(self._evidence.belief())
 
     def untried(self) -> tuple[str, ...]:
         """Knobs of which no value but the job's own was measured, though one is worth trying."""
@@ -234,7 +230,7 @@ class ModelSearch:
         for k, effects in enumerate(columns.effects(columns.prior_mean)):
             if effects.min() < -max(EXPECTED, columns.knobs[k].price):
                 index[k] = effects.argmin()
-        index = columns.settle(index[None, :])[0]
+        index = columns.settle(index)
         return None if (index == columns.default).all() else index
 
     def _recalled_now(self, seconds_left: float) -> np.ndarray | None:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
 
 from autotune.search.model.draws import fastest
 from autotune.search.model.evidence import Belief, Evidence
 from autotune.search.model.looks import Looks
-
-if TYPE_CHECKING:
-    import numpy as np
 
 PLOT_S, MOST_BLOCKS, FEWEST_BLOCKS = 5.0, 16, 4
 COSTLY_LOOK_BLOCKS = 4  # most blocks for a first look at a costly value, which may be hopeless
@@ -25,9 +22,9 @@ class SeriesMaker:
         self.costly = frozenset(
             k for k, knob in enumerate(knobs) if knob.costly and not knob.compiled
         )
-        self.locked = frozenset(evidence.graph) | (
-            frozenset() if evidence.compiled is None else frozenset({evidence.compiled})
-        )
+        compiled = [] if evidence.compiled is None else [evidence.compiled]
+        self.compiled = frozenset(compiled)
+        self.locked = self.compiled | frozenset(evidence.graph)
 
     def first_look(
         self, belief: Belief, waiting: list[tuple[int, int]], blocks: int, rng: np.random.Generator
@@ -43,11 +40,11 @@ class SeriesMaker:
         if placed is None:
             return []
         if not self._alike(placed, base, self.costly):
-            fixed = self.costly | self._compiled() | {k}
+            fixed = self.costly | self.compiled | {k}
             known = [placed, *self._with_fewer_threads(placed, k)]
             others = min(blocks, COSTLY_LOOK_BLOCKS) - len(known)
             return [*known, *self._drawn(belief, placed, fixed, others, rng)][:blocks]
-        leader = self._uncompiled(belief.leader)
+        leader = self.evidence.uncompiled(belief.leader)
         if self._alike(leader, base, self.costly):
             base = leader  # its values are known to work; run first, so is the combination
         series = [columns.default] if self._alike(base, columns.default, self.costly) else []
@@ -88,7 +85,7 @@ class SeriesMaker:
             if k not in self.costly and not (on_graph and k in self.locked):
                 less = index.copy()
                 less[k] = columns.default[k]
-                turn.append(columns.settle(less[None, :])[0])
+                turn.append(columns.settle(less))
         return [turn[i % len(turn)] for i in range(blocks)]
 
     def sampled(
@@ -124,7 +121,7 @@ class SeriesMaker:
             for k, values in others.items():
                 if k not in self.costly and rng.random() < 0.5:
                     index[k] = rng.choice(values)
-            series.append(self._mended(belief, columns.settle(index[None, :])[0], rng))
+            series.append(self._mended(belief, columns.settle(index), rng))
         return series
 
     def on_new_graph(
@@ -137,7 +134,7 @@ class SeriesMaker:
         self, belief: Belief, on_graph: np.ndarray | None
     ) -> tuple[np.ndarray, frozenset[int]]:
         if on_graph is None:
-            return self._uncompiled(belief.leader), self._compiled()
+            return self.evidence.uncompiled(belief.leader), self.compiled
         return on_graph, self.locked
 
     def _drawn(
@@ -171,21 +168,10 @@ class SeriesMaker:
             if 0 <= v < len(columns.knobs[k].values) and self.evidence.allowed[k, v]:
                 other = belief.leader.copy()
                 other[k] = v
-                gain, sd, _ = belief.gain(belief.leader, columns.settle(other[None, :])[0])
+                gain, sd, _ = belief.gain(belief.leader, columns.settle(other))
                 if gain < DOUBT_SD * sd + DOUBT:
                     found.append(v)
         return found
-
-    def _uncompiled(self, index: np.ndarray) -> np.ndarray:
-        index = index.copy()
-        if self.evidence.compiled is not None:
-            index[self.evidence.compiled] = self.evidence.columns.default[self.evidence.compiled]
-        return index
-
-    def _compiled(self) -> frozenset[int]:
-        return (
-            frozenset() if self.evidence.compiled is None else frozenset({self.evidence.compiled})
-        )
 
     def _alike(self, a: np.ndarray, b: np.ndarray, knobs: frozenset[int]) -> bool:
         return all(a[k] == b[k] for k in knobs)

@@ -36,7 +36,7 @@ from autotune.words import duration_words
 from autotune_spaces.base import Config, Knob, Scope, SearchSpace, Value
 from autotune_trials.protocol.messages import Record, SessionConfig, Window
 
-# after warm-up; single scheduler hiccups distort a shorter window (verdicts.md: 4-6 s)
+# after warm-up; single scheduler hiccups distort a shorter window (less than 4 to 6 s)
 MIN_SECONDS = 4.0
 MIN_ITERATIONS = 60  # after warm-up: averages stalls that recur every few dozen iterations
 TIMED_STEPS = WARM_UP_MINIMUM + MIN_ITERATIONS
@@ -175,40 +175,36 @@ class FreshRuns:
         Raises:
             BaselineError: it has too few iterations.
         """
-        counted = counted_times(record.window)
-        if len(counted) < FEWEST_ITERATIONS:
-            ended = (
-                "the job ended after"
-                if config
-                else "the job is too short to be timed: it ended after"
-            )
-            spent_s = math.fsum(record.window.times_s) + record.window.away_s
-            slow = spent_s > 0.9 * longest_s(self.context)  # the budget's limit ended it
-            needed = WARM_UP_MINIMUM + FEWEST_ITERATIONS
-            times_s = record.window.times_s
+        counted, times_s = counted_times(record.window), record.window.times_s
+        if len(counted) >= FEWEST_ITERATIONS:
+            return
+        limit_s = longest_s(self.context)
+        spent_s = math.fsum(times_s) + record.window.away_s
+        needed = WARM_UP_MINIMUM + FEWEST_ITERATIONS
+        remedy = (
+            "increase the number of epochs or steps in job.yaml's command, or raise budget.minutes"
+            " if steps are slow"
+        )
+        if record.ended_early and config:
+            ran = "the job ended after"
+        elif record.ended_early:
+            ran = "the job is too short to be timed: it ended after"
+        elif spent_s > 0.9 * limit_s:  # the budget's limit ended it
+            ran = f"in the {limit_s:.0f} s that budget.minutes leaves a run, it ran"
             further = max(needed - len(times_s), FEWEST_ITERATIONS - len(counted))
             run_s = 1.1 * (spent_s + further * median(times_s or (0.0,)))
-            ran = (
-                ended
-                if record.ended_early
-                else f"in the {longest_s(self.context):.0f} s that budget.minutes leaves a run, it ran"
-                if slow
-                else "the job's iteration times do not settle: it ran"
+            remedy = (
+                f"raise budget.minutes to {math.ceil(minutes_for(run_s))}: that many steps take"
+                f" {duration_words(run_s)}, and a proof takes {2 * FEWEST_PAIRS} such runs"
             )
-            raise BaselineError(
-                f"{ran} {len(times_s)} optimizer steps, {len(counted)} of them after warm-up",
-                where=" ".join(mask_command(self.context.spec.command)),
-                expected=(
-                    f"at least {needed} optimizer steps, {FEWEST_ITERATIONS} of them after warm-up"
-                ),
-                remedy=(
-                    f"raise budget.minutes to {math.ceil(minutes_for(run_s))}: that many steps take"
-                    f" {duration_words(run_s)}, and a proof takes {2 * FEWEST_PAIRS} such runs"
-                    if slow and not record.ended_early
-                    else "increase the number of epochs or steps in job.yaml's command, or raise"
-                    " budget.minutes if steps are slow"
-                ),
-            )
+        else:
+            ran = "the job's iteration times do not settle: it ran"
+        raise BaselineError(
+            f"{ran} {len(times_s)} optimizer steps, {len(counted)} of them after warm-up",
+            where=" ".join(mask_command(self.context.spec.command)),
+            expected=f"at least {needed} optimizer steps, {FEWEST_ITERATIONS} of them after warm-up",
+            remedy=remedy,
+        )
 
     def untimed(self, executor: Executor, config: Config, seed: int, label: str) -> Record:
         """Make a run for its losses: the same number of steps, whatever else the machine does.
@@ -248,14 +244,15 @@ class FreshRuns:
         """How many steps ``config`` needs beside ``steps`` of the unchanged job: with a larger
         batch as many samples, and enough to be timed.
         """
-        observed = self.context.journal.find("observation") or {"defaults": {}}
-        own = observed["defaults"].get("batch_size")
-        size = config.get("batch_size")
+        observation, size = self.context.observation, config.get("batch_size")
+        if observation is None:
+            return steps
+        own, loader = observation.defaults.get("batch_size"), observation.job.loader
         if not (isinstance(own, int) and isinstance(size, int) and size > own):
             return steps
-        loader = observed["job"]["loader"] or {}
-        own_part = (loader.get("rank_samples") or [loader.get("samples")])[0]
-        epoch = None if loader.get("drop_last") else own_part
+        epoch = None
+        if loader is not None and not loader.drop_last:
+            epoch = (loader.rank_samples or (loader.samples,))[0]
         return max(as_many_samples(steps, own, size, epoch) + 1, min(steps, TIMED_STEPS))
 
     def _request(self, executor: Executor, config: Config, seed: int, label: str) -> FixedRun:

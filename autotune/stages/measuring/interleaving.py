@@ -26,7 +26,6 @@ from autotune.results import Observation
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FIRST_RUN
 from autotune_spaces.base import Config
-from autotune_spaces.codec import decode
 from autotune_spaces.facts import JobFacts
 from autotune_spaces.knobs.num_workers import COMPUTES
 from autotune_trials.protocol.messages import Record
@@ -46,19 +45,19 @@ def may_interleave(context: RunContext, *configs: Config) -> bool:
         _decide(context)
     if not context.executor.interleaves or context.journal.find(WHY_NOT) != "":
         return False
-    observed = context.journal.find("observation")
+    observation = context.observation
     workers = any(config.get("num_workers") for config in configs)
-    return not workers or not (observed and workers_wait(decode(Observation, observed).job))
+    return not workers or observation is None or not workers_wait(observation.job)
 
 
 def _decide(context: RunContext) -> None:
     """Decide for this run and those that resume it, once the job has been observed."""
-    observed, first = context.journal.find("observation"), context.stored(FIRST_RUN)
-    if observed is None or first is None:
+    observation, first = context.observation, context.stored(FIRST_RUN)
+    if observation is None or first is None:
         return
     context.executor.close_kept()  # what it wrote is known once it has ended
     written = unrecorded_files(context.run_dir, context.spec.workdir)
-    observation, peak_gib = decode(Observation, observed), first.window.peak_memory_gib
+    peak_gib = first.window.peak_memory_gib
     keep_decision(context, why_not(context, observation, peak_gib, written))
 
 

@@ -38,6 +38,15 @@ class BlockFailed(Exception):
         self.kind, self.reason = kind, reason
 
 
+def not_measurable(context: RunContext, failure: BlockFailed) -> BaselineError:
+    """Turn a failed block of the unchanged job into an error for its owner."""
+    return BaselineError(
+        f"the unchanged job could not be measured: {failure.reason}",
+        where=" ".join(mask_command(context.spec.command)),
+        remedy="see the session's logs in the run directory",
+    )
+
+
 @dataclass(frozen=True)
 class Outcome:
     """The outcome of one block."""
@@ -231,9 +240,7 @@ class KeptSession:
             self.restarts, self._lost = self.restarts + 1, self._lost + 1
             if not self.context.executor.fails_over or self._lost > MOST_LOST:
                 raise failure
-            self.context.progress.warning(
-                f"{failure.detail}; repeating the measurement that was running there"
-            )
+            self.context.note_lost(failure)
             return block
         if self._session is None and self._job is not None:
             # it has started before: a port may still be in use, memory not yet be free

@@ -139,9 +139,7 @@ class _Spread(Generic[T]):
     def _give_back(self, piece: T, failure: SessionFailed) -> None:
         self._lost.append(piece)
         if sum(lost is piece for lost in self._lost) < MOST_LOST:
-            self._context.progress.warning(
-                f"{failure.detail}; repeating the measurement that was running there"
-            )
+            self._context.note_lost(failure)
             self._back.append(piece)
         else:
             self._give_up(piece, failure)

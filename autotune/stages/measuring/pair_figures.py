@@ -35,7 +35,7 @@ from autotune.verdict.timing import (
     winsorized_mean,
     with_epoch_of,
 )
-from autotune.verdict.training_time import asides, training_s
+from autotune.verdict.training_time import evaluation_costs, training_s
 from autotune_trials.protocol.messages import Record
 
 # The noise in OBSERVE's blocks weighs as much as this many pairs. More than 5% comes from a single
@@ -91,10 +91,10 @@ class PairFigures:
         if objective == "throughput":
             return costs
         samples = self._planned_samples(reference)
-        beside = asides(reference.window, candidate.window) or (0.0, 0.0)
+        evaluation = evaluation_costs(reference.window, candidate.window) or (0.0, 0.0)
         return (
-            self._training_s(reference, costs[0] + beside[0], later, samples) / samples,
-            self._training_s(candidate, costs[1] + beside[1], later, samples, self.cold_s)
+            self._training_s(reference, costs[0] + evaluation[0], later, samples) / samples,
+            self._training_s(candidate, costs[1] + evaluation[1], later, samples, self.cold_s)
             / samples,
         )
 
@@ -168,7 +168,7 @@ class PairFigures:
             if not w.turnovers_s
         )
 
-    def no_gain_beside(self) -> float | None:
+    def no_gain_with_evaluation(self) -> float | None:
         """How many times as long a sample takes with the candidate once evaluation and saving
         count, if that is no gain worth a change; None: it is one within the error, or no run
         reached any.
@@ -176,10 +176,10 @@ class PairFigures:
         ratios = []
         for seed in self.seeds:
             runs = self.reference[seed], self.candidate[seed]
-            beside = asides(runs[0].window, runs[1].window)
-            if beside is not None:
+            evaluation = evaluation_costs(runs[0].window, runs[1].window)
+            if evaluation is not None:
                 costs = self._pair_costs(*runs, _later(*runs))
-                ratios.append(math.log((costs[1] + beside[1]) / (costs[0] + beside[0])))
+                ratios.append(math.log((costs[1] + evaluation[1]) / (costs[0] + evaluation[0])))
         if len(ratios) < 2:
             return None
         centre, error, _ = robust_mean(ratios)
@@ -209,7 +209,7 @@ class PairFigures:
         None if the runs' total times are unknown. ``speedup``: how many times as fast the candidate
         is by the objective.
         """
-        seeds = list(self.seeds)
+        seeds = self.seeds
         if not all(wall_s(self.reference[s]) and wall_s(self.candidate[s]) for s in seeds):
             return None
         before_s, after_s, cold_s = (
@@ -218,7 +218,9 @@ class PairFigures:
         )
         if self._spec.objective in WHOLE_TRAINING:
             after_s, cold_s = before_s / speedup - (cold_s - after_s), before_s / speedup
-        whole = all(asides(self.reference[s].window, self.candidate[s].window) for s in seeds)
+        whole = all(
+            evaluation_costs(self.reference[s].window, self.candidate[s].window) for s in seeds
+        )
         return TrainingTime(self._spec.planned_steps, before_s, after_s, cold_s, whole)
 
     def _trainings_s(self, seed: int, speedup: float) -> tuple[float, float, float]:
@@ -228,8 +230,8 @@ class PairFigures:
         cost, faster = self._pair_costs(reference, candidate, later)
         if self._spec.objective != "energy":  # then the speed-up is not one of time
             faster = cost / speedup
-        beside = asides(reference.window, candidate.window) or (0.0, 0.0)
-        cost, faster = cost + beside[0], faster + beside[1]
+        evaluation = evaluation_costs(reference.window, candidate.window) or (0.0, 0.0)
+        cost, faster = cost + evaluation[0], faster + evaluation[1]
         return (
             self._training_s(reference, cost, later, samples),
             self._training_s(candidate, faster, later, samples),

@@ -395,8 +395,8 @@ class Pairs:
     def _keep(
         self, context: RunContext, side: str, seed: int, record: Record, again: bool = False
     ) -> None:
-        name = context.keep_record(self._label(side, seed, again), record)
-        context.journal.append("run", self._key(side, seed, again), {"record": name})
+        key, label = self._key(side, seed, again), self._label(side, seed, again)
+        context.keep_record(key, label, record)
 
     def _label(self, side: str, seed: int, again: bool = False) -> str:
         return f"{self.label}-{side}-{seed}{'-again' if again else ''}"
@@ -421,9 +421,7 @@ class Pairs:
         except SessionFailed as failure:
             if failure.kind != "lost":
                 raise
-            self.context.progress.warning(
-                f"{failure.detail}; repeating the measurement that was running there"
-            )
+            self.context.note_lost(failure)
             return measure(self.context)
 
 

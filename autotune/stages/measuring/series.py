@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from autotune.job.configs import key_of, live_knobs_of
 from autotune.results import Anatomy
@@ -36,6 +36,7 @@ from autotune.verdict.timing import (
     full_batches,
     joules_per_sample,
     mean_samples,
+    restarts_workers,
     start_of_workers_s,
     winsorized_mean,
 )
@@ -63,7 +64,7 @@ class Measured:
     parts: Anatomy | None = None
     settle_s: float = 0.0
     wall_s: float = 0.0
-    no_effect: tuple[tuple[str, str], ...] = ()
+    no_effect: Mapping[str, str] = field(default_factory=dict)  # knob -> why it did nothing
     second_log_cost: float | None = None  # joules if log_cost is in seconds, and vice versa
 
 
@@ -121,13 +122,11 @@ class LiveSeries(KeptSession):
             slow_start=slow_start,
             rounds_seconds=ROUNDS_S,
         )
-        return (
-            block
-            if self._dear(config)
-            else replace(block, min_settle=SETTLE_ITERATIONS, level=False)
-        )
+        if self._settles_slowly(config):
+            return block
+        return replace(block, min_settle=SETTLE_ITERATIONS, level=False)
 
-    def _dear(self, config: Config) -> bool:
+    def _settles_slowly(self, config: Config) -> bool:
         """Whether switching to ``config`` takes the job more than a few iterations to settle."""
         before = self._before
         space = self.context.spec.search_space
@@ -155,20 +154,18 @@ class LiveSeries(KeptSession):
         if window.epoch_iterations is None and self._epoch_samples:
             epoch = max(round(self._epoch_samples / mean_samples(window)), 1)
             window = replace(window, epoch_iterations=epoch)
-        wall_s = report.settle_s + math.fsum(report.window.times_s)
-        parts = anatomy(window, report.settle_iterations)
-        no_effect = tuple(report.no_effect.items())
+        measured = Measured(
+            outcome.config,
+            None,
+            parts=anatomy(window, report.settle_iterations),
+            settle_s=report.settle_s,
+            wall_s=report.settle_s + math.fsum(report.window.times_s),
+            no_effect=report.no_effect,
+        )
         counted = any(window.joules)  # else the counters move too seldom, or could not be read
         by_energy = self.context.spec.objective == "energy"
         if self._spoiled(window) or (by_energy and not counted):
-            return Measured(
-                outcome.config,
-                None,
-                parts=parts,
-                settle_s=report.settle_s,
-                wall_s=wall_s,
-                no_effect=no_effect,
-            )
+            return measured
         iteration_s = winsorized_mean(window.times_s, rounds_of=window.workers)
         self._iteration_s[key_of(outcome.config)] = self._iteration_s[""] = iteration_s
         if not outcome.config:
@@ -178,17 +175,11 @@ class LiveSeries(KeptSession):
         if self.context.spec.reads_energy and counted:
             joules = joules_per_sample(window)
             cost, second = (joules, cost) if by_energy else (cost, joules)
-        weight = min(math.fsum(window.times_s) / BLOCK_S, MOST_WEIGHT)
-        return Measured(
-            outcome.config,
-            math.log(cost),
-            weight,
-            None,
-            parts,
-            report.settle_s,
-            wall_s,
-            no_effect,
-            None if second is None else math.log(second),
+        return replace(
+            measured,
+            log_cost=math.log(cost),
+            weight=min(math.fsum(window.times_s) / BLOCK_S, MOST_WEIGHT),
+            second_log_cost=None if second is None else math.log(second),
         )
 
     def _spoiled(self, window: Window) -> bool:
@@ -214,7 +205,8 @@ class LiveSeries(KeptSession):
         if seen:
             return sum(seen) / len(seen)
         loader = self.job.loader
-        if loader is None or not config.get("num_workers", loader.num_workers):
+        if loader is None:
             return None
+        workers = config.get("num_workers", loader.num_workers)
         persistent = config.get("persistent_workers", loader.persistent_workers)
-        return None if persistent else self._rebuilt.get(key)
+        return self._rebuilt.get(key) if restarts_workers(workers, persistent) else None

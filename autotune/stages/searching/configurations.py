@@ -54,20 +54,20 @@ class Configuration:
         """``figure``: None if it is not known."""
         second = None if figure is None else figure.second_gain
         return Trial(
-            self.number,
-            self.first.config,
-            self.state,
-            None if figure is None else -figure.gain,
-            None if figure is None else figure.sd,
-            self.blocks,
-            self.reason,
-            self.first.purpose,
-            self.no_effect,
-            self.first.parts,
-            round(self.wall_s, 3),
-            self.first.settle_s,
-            self.first.node,
-            None if second is None else -second,
+            number=self.number,
+            config=self.first.config,
+            state=self.state,
+            log_ratio=None if figure is None else -figure.gain,
+            standard_error=None if figure is None else figure.sd,
+            pairs=self.blocks,
+            reason=self.reason,
+            origin=self.first.purpose,
+            no_effect=self.no_effect,
+            anatomy=self.first.parts,
+            wall_s=round(self.wall_s, 3),
+            settle_s=self.first.settle_s,
+            node=self.first.node,
+            second_log_ratio=None if second is None else -second,
         )
 
 

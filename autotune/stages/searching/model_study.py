@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from autotune.errors import BaselineError
 from autotune.history.use import Expected
 from autotune.job.configs import key_of, live_domains, normalize
 from autotune.results import Observation, Trial
@@ -30,12 +29,11 @@ from autotune.search.model import (
 )
 from autotune.search.seeds import LOADER, guess
 from autotune.search.stopping import best_of
-from autotune.secrets import mask_command
 from autotune.stages.budget import NO_TIME, NO_TRIALS, search_began_s, search_ends_s, tried_enough
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import PRICES
 from autotune.stages.measuring.fresh import understated
-from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS, BlockFailed
+from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS, BlockFailed, not_measurable
 from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.stages.measuring.series import BLOCK_S, SETTLE_ITERATIONS, Measured
 from autotune.stages.searching.block_record import JOURNAL_KIND, BlockRecord
@@ -129,11 +127,7 @@ class ModelStudy:
         model = ModelSearch(
             [self._search_knob(name) for name in self.names],
             normalize=partial(normalize, defaults=observation.defaults, space=self.space),
-            bottleneck="loader"
-            if self._loader_binds
-            else "compute"
-            if observation.bottleneck in LOADER_KINDS
-            else observation.bottleneck,
+            bottleneck=self._bottleneck,
             seed=self.context.seed,
             noise=self._block_noise,
             compile_start_up_s=self._times.compile_s,
@@ -165,6 +159,13 @@ class ModelStudy:
             price=0.0 if understated(knob, self.observation) else PRICES[knob.numerics],
             guess=guess(name, live, default, self.observation.bottleneck),
         )
+
+    @property
+    def _bottleneck(self) -> str:
+        if self._loader_binds:
+            return "loader"
+        own = self.observation.bottleneck
+        return "compute" if own in LOADER_KINDS else own
 
     @property
     def _loader_binds(self) -> bool:
@@ -241,7 +242,7 @@ class ModelStudy:
             elapsed_share=self._elapsed_share(),
             seconds_left=left_s,
             block_s=self._times.block_s(otherwise=first_block_s),
-            switch_s={"loader": self._times.switch_s()} if self._has_costly() else {},
+            switch_s=self._times.switch_s() if self._has_costly() else 0.0,
             busy=[config for taken in self._busy for config in taken.blocks],
         )
         series = self._more_workers(left_s) or self._next_of_two(next_series, left_s)
@@ -371,25 +372,25 @@ class ModelStudy:
             self._check_baseline(blocks)
             records: list[BlockRecord] = []
             for place, block in enumerate(blocks):
-                at_s = self._clocks.advance(node, block.wall_s)
+                at_s, failure = self._clocks.advance(node, block.wall_s), block.failure
                 first_time = block.config not in self._configurations and all(
                     r.config != block.config for r in records
                 )
                 records.append(
                     BlockRecord(
-                        dict(block.config),
-                        block.log_cost,
-                        block.weight,
-                        round(at_s, 3),
-                        node,
-                        series.purpose,
-                        place == 0,
-                        round(block.settle_s, 4),
-                        round(block.wall_s, 4),
-                        (block.failure.kind, block.failure.reason) if block.failure else None,
-                        dict(block.no_effect),
-                        block.parts if first_time else None,
-                        block.second_log_cost,
+                        config=dict(block.config),
+                        log_cost=block.log_cost,
+                        weight=block.weight,
+                        at_s=round(at_s, 3),
+                        node=node,
+                        purpose=series.purpose,
+                        first=place == 0,
+                        settle_s=round(block.settle_s, 4),
+                        wall_s=round(block.wall_s, 4),
+                        failure=(failure.kind, failure.reason) if failure else None,
+                        no_effect=dict(block.no_effect),
+                        parts=block.parts if first_time else None,
+                        second_log_cost=block.second_log_cost,
                     )
                 )
             # as a whole: a resumed search continues between two series
@@ -408,11 +409,7 @@ class ModelStudy:
     def _check_baseline(self, blocks: Sequence[Measured]) -> None:
         for block in blocks:
             if block.failure and not block.config:
-                raise BaselineError(
-                    f"the unchanged job could not be measured: {block.failure.reason}",
-                    where=" ".join(mask_command(self.context.spec.command)),
-                    remedy="see the session's logs in the run directory",
-                )
+                raise not_measurable(self.context, block.failure)
 
     def _check_expected(self) -> None:
         """Ignore the history for the rest of this run if it was wrong too often."""

@@ -154,23 +154,25 @@ class LiveSeries(KeptSession):
         if window.epoch_iterations is None and self._epoch_samples:
             epoch = max(round(self._epoch_samples / mean_samples(window)), 1)
             window = replace(window, epoch_iterations=epoch)
+        counted = any(window.joules)  # else the counters move too seldom, or could not be read
+        by_energy = self.context.spec.objective == "energy"
+        unusable = self._spoiled(window) or (by_energy and not counted)
+        turnover_s = None if unusable else self._turnover_s(outcome.config, report)
         measured = Measured(
             outcome.config,
             None,
-            parts=anatomy(window, report.settle_iterations),
+            parts=anatomy(window, report.settle_iterations, turnover_s=turnover_s),
             settle_s=report.settle_s,
             wall_s=report.settle_s + math.fsum(report.window.times_s),
             no_effect=report.no_effect,
         )
-        counted = any(window.joules)  # else the counters move too seldom, or could not be read
-        by_energy = self.context.spec.objective == "energy"
-        if self._spoiled(window) or (by_energy and not counted):
+        if unusable:
             return measured
         iteration_s = winsorized_mean(window.times_s, rounds_of=window.workers)
         self._iteration_s[key_of(outcome.config)] = self._iteration_s[""] = iteration_s
         if not outcome.config:
             self._samples = sum(window.samples) / len(window.samples)
-        cost = cost_per_sample(window, turnover_s=self._turnover_s(outcome.config, report))
+        cost = cost_per_sample(window, turnover_s=turnover_s)
         second = None
         if self.context.spec.reads_energy and counted:
             joules = joules_per_sample(window)

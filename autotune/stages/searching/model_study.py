@@ -41,6 +41,7 @@ from autotune.stages.searching.block_times import BlockTimes, NodeClocks
 from autotune.stages.searching.configurations import Configuration, Configurations, Figure
 from autotune.stages.searching.more_workers import NumbersOfWorkers
 from autotune.stages.searching.objective_model import ObjectiveModel, Row
+from autotune.verdict.bottleneck import shares
 from autotune_spaces.base import Config, Knob, Scope, Value
 from autotune_spaces.codec import decode, encode
 
@@ -251,7 +252,7 @@ class ModelStudy:
             return None
         refining = series.purpose not in (FIRST_LOOK, RECALLED)
         if self._loader_binds and refining and not self._waits_still():
-            self.stopped = "most of the time is no longer spent waiting for batches"
+            self.stopped = "most of the time is no longer lost to the loader"
             return None
         # there is no cheap knob left to alternate
         if len({key_of(config) for config in series.blocks}) == 1:
@@ -332,14 +333,14 @@ class ModelStudy:
         return max(0.0, gain - SURE * sd)
 
     def _waits_still(self) -> bool:
-        """Whether the job mostly waits for its loader even with the best configuration found."""
+        """Whether most of the time is lost to the loader even with the best configuration found."""
         best = self.best()
         parts = (
             best.anatomy
             if best is not None and best.anatomy is not None
             else self.observation.anatomy
         )
-        return parts.reader_ratio > MOSTLY
+        return shares(parts).loader > MOSTLY
 
     def _within_the_limit(self, series: Series | None) -> Series | None:
         """``series`` without configurations beyond ``budget.trials``; None if nothing is left."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from autotune_trials.agent.bootstrap import import_hook, log
 
-# as in autotune_spaces.knobs, whose import would cost every process some milliseconds
+# as in autotune_spaces.base, whose import would cost every process some milliseconds
 KNOB_VARIABLES = "AUTOTUNE_KNOB_"
 # variables that make OpenMP bind the thread that loads it to one CPU
 BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotune_trials.agent.bootstrap.log import write_exception
 from autotune_trials.agent.observers.observer import Observer
 from autotune_trials.agent.observers.places import Spot
 from autotune_trials.agent.patches.base import UNTRACED, Patch, untraced
@@ -196,7 +195,6 @@ class CallObserver(Observer):
                 tally = self.add(about, self.here(), seconds)
                 tally.noting_s += perf_counter() - began
         except Exception as error:  # raised at the end of the iteration
-            write_exception("watching calls")
             self.fail(error)
         finally:
             self._inside = False
@@ -218,6 +216,10 @@ class CallObserver(Observer):
             direct=tally.origin.direct,
             noting_s=tally.noting_s,
         )
+
+
+def bytes_of(tensor: Any) -> int:
+    return int(tensor.numel() * tensor.element_size())
 
 
 def shape_of(tensor: Any) -> str:

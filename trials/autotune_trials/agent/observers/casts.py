@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.autocast import AutocastControl
-from autotune_trials.agent.loop.batches import bytes_of
-from autotune_trials.agent.observers.calls import About, CallObserver, Describe, shape_of
+from autotune_trials.agent.observers.calls import About, CallObserver, Describe, bytes_of, shape_of
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.agent import Agent

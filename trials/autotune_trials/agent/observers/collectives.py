@@ -11,8 +11,7 @@ import sys
 from typing import Any
 
 from autotune_trials.agent.facts.job_facts import backend, world_size
-from autotune_trials.agent.loop.batches import bytes_of
-from autotune_trials.agent.observers.calls import About, CallObserver, Describe, shape_of
+from autotune_trials.agent.observers.calls import About, CallObserver, Describe, bytes_of, shape_of
 
 NAMES = """
     all_reduce reduce broadcast all_gather all_gather_into_tensor reduce_scatter

@@ -8,8 +8,7 @@ import sys
 import weakref
 from typing import Any
 
-from autotune_trials.agent.loop.batches import bytes_of
-from autotune_trials.agent.observers.calls import About, CallObserver, Origin, shape_of
+from autotune_trials.agent.observers.calls import About, CallObserver, Origin, bytes_of, shape_of
 from autotune_trials.protocol.evidence import Transfer
 
 MAKERS = """

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from autotune_trials.agent.bootstrap.log import write_exception
+
 if TYPE_CHECKING:
     from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.observers.watch import Watch
@@ -40,7 +42,8 @@ class Observer(ABC):
             raise RuntimeError(self.failure)
 
     def fail(self, error: Exception) -> None:
-        """Note ``error``, which ends this observer when the iteration ends."""
+        """Log ``error``, which ends this observer when the iteration ends."""
+        write_exception(f"watching {self.name}")
         self.failure = f"{type(error).__name__}: {error}"
 
     @abstractmethod

@@ -21,6 +21,7 @@ from typing import Any
 
 import yaml
 
+MAX_BYTES = 1 << 20  # read in half a minute; a long tuned.yaml has 20,000
 MAX_DIGITS = 100  # of a whole number
 PLAIN_DATA = "text, numbers and lists under keys"
 VALID_YAML = (
@@ -120,8 +121,10 @@ def read_yaml(path: Path) -> Document:
 
     Raises:
         OSError: it cannot be read.
-        YamlMistake: it is not YAML, or holds a tag, an alias or a duplicate key.
+        YamlMistake: it is not YAML, holds a tag, an alias or a duplicate key, or is too large.
     """
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise YamlMistake(f"the file has {size:,} bytes", 1, f"at most {MAX_BYTES:,}")
     raw = path.read_bytes()
     try:
         text = raw.decode("utf-8-sig")

@@ -417,7 +417,7 @@ def phase_rows(sides: Iterable[Anatomy]) -> list[PhaseRow]:
     rows = [
         PhaseRow(
             name,
-            PHASE_WORDS.get(name, words.clean(name)),
+            PHASE_WORDS.get(name, words.clean(name, 40)),
             tuple(_seconds(side, name) for side in sides),
         )
         for name in names

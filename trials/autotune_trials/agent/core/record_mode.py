@@ -265,11 +265,11 @@ class RecordMode(Mode):
     # ------------------------------------------------------------------ the watched window
 
     def _start_watching(self) -> None:
-        # imported only here, so that timed iterations do not pay for it
-        from autotune_trials.agent.observers.watch import Watch
-
         self.stage, self._take = Stage.WATCHING, self._go_on_watching
         try:
+            # imported only here, so that timed iterations do not pay for it
+            from autotune_trials.agent.observers.watch import Watch
+
             with self.agent.timer.own_time():
                 gc.collect()
                 self._watch = Watch(self.agent)

@@ -23,6 +23,7 @@ from pydantic import (
 from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
+from autotune.errors import InputError
 from autotune.job.mistakes import listing, nearest
 from autotune.job.spec import EXECUTORS, MOST_MINUTES
 from autotune.objectives import MOST, OBJECTIVES, WHOLE_TRAINING, Objective
@@ -34,8 +35,6 @@ LAST_PORT = 65535
 WORKDIRS = ("ship", "shared")
 SEARCHES = ("model", "tpe", "random")
 TRACES = ("none", "finalists", "all")
-SERVICES = ("databricks", "databricks-uc", "uc")  # as autotune.tracking.stores has them
-URI_SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "oracle", *SERVICES)
 
 
 def wrong(found: str, expected: str, nearest: str = "", remedy: str = "") -> PydanticCustomError:
@@ -219,23 +218,18 @@ def _pattern(value: str) -> str:
 
 
 def _uri(value: object) -> str | None:
+    from autotune.tracking.stores import EXPECTED, resolve
+
     if value is None or value == "none":
         return None
-    expected = "auto, none, sqlite:///FILE.db or the address of an MLflow server (http://HOST:PORT)"
     if not isinstance(value, str) or not value:
-        raise wrong(f"uri is {shown(value)}", expected)
-    if value in ("auto", *SERVICES):
-        return value
-    scheme = re.split(r"[:+]", value, maxsplit=1)[0]
-    if "://" in value and scheme in URI_SCHEMES:
-        return value
-    if scheme == "file" or ("://" not in value and ("/" in value or value in ("mlruns", "."))):
-        raise wrong(
-            f"uri is {shown(value)}",
-            expected,
-            remedy="MLflow no longer stores runs in plain files; use sqlite:///mlflow.db",
-        )
-    raise wrong(f"uri is {shown(value)}", expected, nearest(scheme, URI_SCHEMES))
+        raise wrong(f"uri is {shown(value)}", EXPECTED)
+    if value != "auto":
+        try:
+            resolve(value)
+        except InputError as error:
+            raise wrong(f"uri: {error.found}", error.expected, remedy=error.remedy) from None
+    return value
 
 
 _EnvName = Annotated[str, PlainValidator(_env_name, json_schema_input_type=str)]

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from autotune.errors import InputError
 from autotune.secrets import mask_url
+from autotune_spaces.base import nearest
 
 # MLflow's own variable; a service sets it to where its studies go
 OWN_VARIABLE = "MLFLOW_TRACKING_URI"
@@ -87,12 +88,18 @@ def resolve(
     if scheme == "file" or ("://" not in uri and ("/" in uri or uri in ("mlruns", "."))):
         path = uri.removeprefix("file://").removeprefix("file:")
         raise InputError(
-            f"'{uri}' is a directory, and MLflow no longer writes to plain directories",
+            f"'{mask_url(uri)}' is a directory, and MLflow no longer writes to plain directories",
             where=where,
             expected=EXPECTED,
             remedy=f"use sqlite:///{(Path(path or '.') / 'mlflow.db').as_posix()}",
         )
-    raise InputError(f"'{mask_url(uri)}' is not a tracking URI", where=where, expected=EXPECTED)
+    close = nearest(scheme, ("sqlite", "http", "https", *DATABASES, *SERVICES))
+    raise InputError(
+        f"'{mask_url(uri)}' is not a tracking URI",
+        where=where,
+        expected=EXPECTED,
+        remedy=f"did you mean '{close}'?" if close and close != scheme else "",
+    )
 
 
 def _host(uri: str) -> str:

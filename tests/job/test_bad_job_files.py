@@ -287,12 +287,18 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
     "tracking-folder": (
         GOOD + "tracking:\n  uri: ./mlruns\n",
         3,
-        ("'./mlruns'", "sqlite:///mlflow.db"),
+        ("'./mlruns'", "use sqlite:///mlruns/mlflow.db"),
     ),
     "tracking-scheme": (
         GOOD + "tracking: {uri: 'htp://host:5000'}\n",
         2,
         ("did you mean 'http'?",),
+    ),
+    "tracking-port": (
+        GOOD + "tracking: {uri: 'http://host:port'}
+",
+        2,
+        ("'http://host:port' is not a tracking URI",),
     ),
     "hang": (
         GOOD + "hang_timeout_s: 2 min\n",

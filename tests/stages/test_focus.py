@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from autotune.executors.base import LiveSession
 from autotune.search.focus import at_ceiling, knobs_that_matter
 from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS
 from autotune.stages.searching.model_study import to_blame
-from autotune_trials.protocol.messages import Block, BlockReport
+from autotune_trials.protocol.messages import Block, BlockReport, Window
 
 NAMES = ("amp_dtype", "num_workers", "batch_size", "persistent_workers", "malloc")
 LOADER, OTHERS = ("num_workers", "persistent_workers"), ("amp_dtype", "batch_size", "malloc")
@@ -170,3 +171,38 @@ def test_where_no_trial_is_left_for_the_others_no_search_is_promised(
     result = run(tmp_path, Machine(waiting), spec, shown="auto")
     assert not any("amp_dtype" in trial.config for trial in result.trials)
     assert "(budget.trials is used up); nothing is left for the others" in capsys.readouterr().out
+
+
+class LosesEpochEnds(Machine):
+    """Replays a job that hardly waits for batches, but loses most of its time at epoch ends."""
+
+    cached = False
+
+    def window(self, times_s: Sequence[float], samples: float) -> Window:
+        window, epoch = super().window(times_s, samples), self.table.epoch_iterations
+        if self.cached:
+            return replace(window, turnovers_s=())
+        ends = tuple(range(epoch, len(times_s), epoch))
+        lost_s = 3 * epoch * math.fsum(times_s) / len(times_s)
+        return replace(window, turnovers_at=ends, turnovers_s=(lost_s,) * len(ends))
+
+    def report(self, block: Block, config: dict) -> BlockReport:
+        self.cached = block.cached_batches
+        try:
+            return super().report(block, config)
+        finally:
+            self.cached = False
+
+
+def test_a_job_that_loses_epoch_ends_is_not_said_to_have_stopped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    speeds = {"num_workers": {"1": 1.0, "2": 1.0}, "amp_dtype": {"bfloat16": 0.7}}
+    losing = table(
+        Loss(), factors=speeds, phases={"data": 0.02, "forward": 0.98}, epoch_iterations=5
+    )
+    spec = job(tmp_path, "{num_workers: [1, 2], amp_dtype: [bfloat16]}")
+    result = run(tmp_path, LosesEpochEnds(losing), spec, shown="auto")
+    assert result.observation.bottleneck == "epoch ends"
+    said = capsys.readouterr().out
+    assert "finished num_workers (" in said and "no longer lost to the loader" not in said

@@ -106,7 +106,7 @@ def model_flops(operators: Sequence[Operator], steps: int) -> float | None:
 # products whose sizes a trace does not show (recurrent layers, sequences of different lengths, kernels
 # made by torch.compile or by other libraries), or that no rule counts
 _UNCOUNTED = re.compile(
-    r"rnn|lstm|gru|triton_(?:tem|mm)|flash_attn|(?:flash|efficient)_attention"
+    r"rnn|lstm|gru|triton_(?:tem|mm)|flash_attn|(?:flash|efficient|cudnn)_attention"
     r"|(?:scaled|grouped|int)_mm",
     re.IGNORECASE,
 )
@@ -199,6 +199,7 @@ _BY_KIND: dict[Kind, Sequence[tuple[Rule, str]]] = {
         (products.convolution_backward(10, 7), "convolution_backward"),
         (products.convolution_backward(6), "_slow_conv2d_backward"),
         (products.attention(), "_cudnn_attention_forward"),
+        (products.attention_backward(), "_cudnn_attention_backward"),
         (products.attention(False), "_flash_attention_forward _efficient_attention_forward"),
         (
             products.attention_backward(False),

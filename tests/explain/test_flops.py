@@ -297,3 +297,20 @@ def test_attention_over_sequences_of_unknown_lengths_leaves_the_model_uncounted(
     product = Operator("aten::mm", "", "", 1, 1e-3, 0.5, 1e-3, 1e-3, 1e-3, 1e-3, flops=1e9)
     unknown = replace(product, name="aten::_cudnn_attention_forward", flops=None)
     assert model_flops([product], 1) == 1e9 and model_flops([product, unknown], 1) is None
+
+
+def test_products_in_a_replayed_graph_leave_the_model_uncounted(tmp_path: Path) -> None:
+    """A CUDA graph is replayed without operators: only the kernels show what it computes."""
+    mm = {
+        "Input Dims": [[64, 64], [64, 64]],
+        "Input Strides": [[64, 1], [64, 1]],
+        "Input type": ["c10::BFloat16"] * 2,
+        "Concrete Inputs": ["", ""],
+    }
+    head = ("aten::mm", mm, "nvjet_tst_64x8_64x16_4x1_v_bz_TNT", 20.0)
+
+    def replayed(kernel: str) -> float | None:
+        return model_flops(on_device(tmp_path, head, ("CompiledFunction", {}, kernel, 80.0)), 1)
+
+    assert replayed("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64") is None
+    assert replayed("triton_poi_fused_relu_0") == 2 * 64**3

@@ -91,7 +91,11 @@ def model_flops(operators: Sequence[Operator], steps: int) -> float | None:
         r.share
         for r in operators
         if r.flops is None
-        and (_UNCOUNTED.search(r.name) or (SPARSE in r.why and kind(r.name) is Kind.PRODUCT))
+        and (
+            _UNCOUNTED.search(r.name)
+            or (SPARSE in r.why and kind(r.name) is Kind.PRODUCT)
+            or any(map(_PRODUCT_KERNEL.search, r.kernels))
+        )
     )
     if uncounted > UNCOUNTED_SHARE:
         return None
@@ -106,9 +110,14 @@ def model_flops(operators: Sequence[Operator], steps: int) -> float | None:
 # products whose sizes a trace does not show (recurrent layers, sequences of different lengths, kernels
 # made by torch.compile or by other libraries), or that no rule counts
 _UNCOUNTED = re.compile(
-    r"rnn|lstm|gru|triton_(?:tem|mm)|flash_attn|(?:flash|efficient)_attention"
+    r"rnn|lstm|gru|triton_(?:tem|mm)|flash_attn|(?:flash|efficient|cudnn)_attention"
     r"|(?:scaled|grouped|int)_mm",
     re.IGNORECASE,
+)
+# Names of kernels that compute products (cuBLAS, cuDNN, CUTLASS, flash attention, Triton templates).
+# A replayed CUDA graph has no operators, only kernels of the function that replays it.
+_PRODUCT_KERNEL = re.compile(
+    r"gemm|nvjet|xmma|cutlass|flash_|fmha|convolve|winograd|triton_(?:tem|mm)", re.IGNORECASE
 )
 SPARSE = "an operand is sparse, and the trace does not record how many elements it has"
 UNCOUNTED_SHARE = 0.1  # of the operators' time
@@ -199,6 +208,7 @@ _BY_KIND: dict[Kind, Sequence[tuple[Rule, str]]] = {
         (products.convolution_backward(10, 7), "convolution_backward"),
         (products.convolution_backward(6), "_slow_conv2d_backward"),
         (products.attention(), "_cudnn_attention_forward"),
+        (products.attention_backward(), "_cudnn_attention_backward"),
         (products.attention(False), "_flash_attention_forward _efficient_attention_forward"),
         (
             products.attention_backward(False),

@@ -11,7 +11,9 @@
 Pure functions of numbers. The peaks are measured (:mod:`autotune_trials.measure.peaks`), and so is
 ``dispatch``, the time of a call that does nothing. Where ``dispatch`` is above ``ideal``, most of
 the least possible time of a call is not its work. Such a call is overhead-bound if it took at least
-``SLOWER`` times its ideal, because it then neither computes nor moves data for most of its time.
+``SLOWER`` times its ideal, because it then neither computes nor moves data for most of its time. On
+a device, times are those of kernels, and ``dispatch`` is the time between two launches: only
+kernels shorter than that leave the device waiting for the next launch.
 """
 
 from __future__ import annotations
@@ -36,8 +38,8 @@ CACHED = 1.15
 ABOVE = {
     "cache": "its data were in a cache, or it writes in place",
     "fewer products": (
-        "its algorithm needs fewer products than are counted (Winograd), or computes them in a"
-        " lower precision"
+        "its algorithm needs fewer products than are counted (Winograd, attention under a causal"
+        " mask), or computes them in a lower precision"
     ),
 }
 
@@ -112,7 +114,9 @@ def judge(row: Operator, roof: Roof | None) -> Operator:
         scaled_words(v, u) for v, u in ((row.flops, "FLOP"), (row.nbytes, "B")) if v
     )
     took = f"a call takes {duration_words(row.mean_s)}, its {needed} need {duration_words(ideal_s)}"
-    if ideal_s < roof.dispatch_s and row.mean_s >= SLOWER * ideal_s:
+    # kernels that run longer than a launch takes do not wait for launches
+    launched = row.self_device_s > 0 and row.mean_s >= roof.dispatch_s
+    if ideal_s < roof.dispatch_s and row.mean_s >= SLOWER * ideal_s and not launched:
         why = (
             f"{took}: less than the {duration_words(roof.dispatch_s)} that calling any operator"
             " takes here."

@@ -136,6 +136,8 @@ def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[
         if name == "cores" and not now.python_version:
             continue  # the command starts python through something else, perhaps taskset
         before, after = then.get(name), getattr(now, name)
+        if name == "device_name":  # only CUDA tells a slice of a card by name
+            before, after = (str(each or "").partition(" MIG ")[0] for each in (before, after))
         if before and after and str(before) != str(after):
             found.append((word, before, after))
     return found

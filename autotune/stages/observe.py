@@ -66,7 +66,7 @@ def observe(context: RunContext) -> Observation:
             "the objective is energy, but this machine has no readable energy counter (NVML,"
             " /sys/class/powercap)",
             where=str(context.spec.source or "objective"),
-            expected="a Volta or later GPU, or a CPU with readable RAPL counters",
+            expected="a whole GPU since Volta (no MIG slice); on a CPU, readable RAPL counters",
             remedy="run as root, or set objective: throughput",
         )
     _warn_if_runs_are_long(context, first)

@@ -253,8 +253,11 @@ def test_a_forward_in_a_graph_of_the_jobs_own_disturbs_nobody(tuner: Tuner) -> N
 
 
 def test_a_library_that_finds_no_memory_is_out_of_memory() -> None:
-    text = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
-    assert is_out_of_memory(RuntimeError(text))
+    for text in (
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    ):
+        assert is_out_of_memory(RuntimeError(text))
     assert not is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_NOT_SUPPORTED"))
 
 

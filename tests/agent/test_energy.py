@@ -74,12 +74,22 @@ def test_of_several_ranks_with_gpus_the_first_counts_the_packages(
     local_rank: str, rank: int, counters: Counters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranks that a program spawns itself have no LOCAL_RANK."""
-    monkeypatch.setattr(energy, "_gpu", lambda device: [])
+    monkeypatch.setattr(energy, "_gpu", lambda device: [energy.Counter("GPU", lambda: 0.0)])
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     if local_rank:
         monkeypatch.setenv("LOCAL_RANK", local_rank)
     meter = EnergyMeter(torch.device("cuda"), rank)
-    assert bool(meter.counters) is (int(local_rank or rank) == 0)
+    packages = ["package-0", "dram"] if int(local_rank or rank) == 0 else []
+    assert [counter.name for counter in meter.counters] == [*packages, "GPU"]
+
+
+def test_without_the_gpus_counter_the_packages_alone_do_not_count(
+    counters: Counters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as on a MIG slice: the energy of a job would be that of its CPU."""
+    monkeypatch.setattr(energy, "_gpu", lambda device: [])
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert EnergyMeter(torch.device("cuda")).counters == []
 
 
 def test_a_counter_that_begins_again(counters: Counters) -> None:

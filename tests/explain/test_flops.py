@@ -4,6 +4,7 @@ counter.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -246,3 +247,70 @@ def test_attention_over_sequences_of_different_lengths_is_not_counted(name: str)
     assert work(dense).flops == 4.0 * 4 * 16 * 512 * 512 * 64
     shapes, types = ((1, 2048, 16, 64),) * 3 + ((5,), (5,)), ("bfloat16",) * 3 + ("int32",) * 2
     assert "lengths" in work(Signature(f"aten::{name}", shapes, types, ("",) * 5)).why
+
+
+def on_device(tmp_path: Path, *calls: tuple[str, dict[str, Any], str, float]) -> list[Operator]:
+    """The operator table of a made-up trace.
+
+    ``calls``: name of an operator, its arguments, its kernel and the kernel's microseconds.
+    """
+    events: list[dict[str, Any]] = [
+        {"cat": "user_annotation", "name": "ProfilerStep#0", "ts": 0.0, "dur": 100.0, "tid": 1}
+    ]
+    for number, (name, arguments, kernel, took_us) in enumerate(calls, 1):
+        of = {"External id": number}
+        at = {"ts": 10.0 * number, "tid": 1}
+        events += [
+            {"cat": "cpu_op", "name": name, "dur": 5.0, **at, "args": {**arguments, **of}},
+            {"cat": "kernel", "name": kernel, "dur": took_us, **at, "tid": 7, "args": of},
+        ]
+    events = [{"ph": "X", **event} for event in events]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": events}))
+    return list(operators(read_trace(tmp_path / "trace.json")))
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "type_of_seed", "shape"),
+    [
+        ("_flash_attention_backward", [2], "long unsigned int", [4, 512, 16, 64]),
+        ("_cudnn_attention_backward", [], "long int", [4, 16, 512, 64]),
+    ],
+)
+def test_attention_on_a_gpu_is_counted_beside_the_seed_of_its_dropout(
+    tmp_path: Path, name: str, seed: list[int], type_of_seed: str, shape: list[int]
+) -> None:
+    """Flash attention keeps its seed in unsigned integers."""
+    lse = [4, 16, 512]
+    arguments = {
+        "Input Dims": [*[shape] * 5, lse, [], [], [], [], [], [], seed, []],
+        "Input Strides": [*[[1] * 4] * 5, [1] * 3, [], [], [], [], [], [], [1] * len(seed), []],
+        "Input type": [*["c10::BFloat16"] * 5, "float", "", "", *["Scalar"] * 4]
+        + [type_of_seed] * 2,
+        "Concrete Inputs": [*[""] * 8, "512", "512", "0.", "True", "", ""],
+    }
+    table = on_device(tmp_path, (f"aten::{name}", arguments, "flash_bwd_kernel", 200.0))
+    flops = 5 * 2.0 * 4 * 16 * 512 * 512 * 64
+    assert row(tuple(table), f"aten::{name}").flops == model_flops(table, 1) == flops
+
+
+def test_attention_over_sequences_of_unknown_lengths_leaves_the_model_uncounted() -> None:
+    product = Operator("aten::mm", "", "", 1, 1e-3, 0.5, 1e-3, 1e-3, 1e-3, 1e-3, flops=1e9)
+    unknown = replace(product, name="aten::_cudnn_attention_forward", flops=None)
+    assert model_flops([product], 1) == 1e9 and model_flops([product, unknown], 1) is None
+
+
+def test_products_in_a_replayed_graph_leave_the_model_uncounted(tmp_path: Path) -> None:
+    """A CUDA graph is replayed without operators: only the kernels show what it computes."""
+    mm = {
+        "Input Dims": [[64, 64], [64, 64]],
+        "Input Strides": [[64, 1], [64, 1]],
+        "Input type": ["c10::BFloat16"] * 2,
+        "Concrete Inputs": ["", ""],
+    }
+    head = ("aten::mm", mm, "nvjet_tst_64x8_64x16_4x1_v_bz_TNT", 20.0)
+
+    def replayed(kernel: str) -> float | None:
+        return model_flops(on_device(tmp_path, head, ("CompiledFunction", {}, kernel, 80.0)), 1)
+
+    assert replayed("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64") is None
+    assert replayed("triton_poi_fused_relu_0") == 2 * 64**3

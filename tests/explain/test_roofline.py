@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.explain.peaks import beside_vendor
@@ -87,11 +89,28 @@ def test_less_work_than_the_call_itself_is_overhead() -> None:
     assert verdict(operator(0.0, 1.1e-6 * 20e9, 30e-6)).bound == "memory"
 
 
+def test_a_kernel_that_runs_longer_than_a_launch_takes_is_no_overhead() -> None:
+    """Times on a device are those of kernels: the host has long launched the next one."""
+
+    def bounds(mean_s: float) -> tuple[str, str]:
+        row = operator(0.0, 0.2e-6 * 20e9, mean_s)  # it needs a fifth of a launch
+        return verdict(row).bound, verdict(replace(row, self_device_s=row.self_time_s)).bound
+
+    assert bounds(0.8e-6) == ("overhead", "overhead")
+    assert bounds(5e-6) == ("overhead", "memory")
+
+
 def test_what_is_faster_than_the_memory_was_in_a_cache() -> None:
     found = verdict(operator(0.0, 20e6, 0.5e-3, name="aten::copy_"))
     assert found.of_roof == 1.0 and "cache" in found.why and found.above == "cache"
     # within the error of a measured peak
     assert "cache" not in verdict(operator(0.0, 20e6, 0.95e-3)).why
+
+
+def test_attention_beyond_the_roof_is_explained() -> None:
+    """A kernel that skips what a causal mask hides computes half of what is counted."""
+    row = operator(400e6, 1e6, 2e-3, name="aten::_flash_attention_forward")
+    assert "causal mask" in verdict(row).why and verdict(row).above == "fewer products"
 
 
 def test_only_what_was_surely_done_raises_a_peak() -> None:

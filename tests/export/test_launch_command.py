@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from autotune.export.fingerprint import _gpus, current, differences, interpreter, obstacles
+from autotune.export.fingerprint import (
+    _gpus,
+    compared,
+    current,
+    differences,
+    interpreter,
+    obstacles,
+)
 from autotune.export.launching import user_cache, write_session
 from autotune.export.tuned import Provenance, TunedConfig, TunedKnob, write_tuned
 from autotune_spaces.base import Start
@@ -364,6 +371,15 @@ def test_the_same_machine_is_no_warning(tmp_path: Path) -> None:
     assert now.torch_version == str(torch.__version__)
     assert differences(tuned, now, os.environ) == []
     assert obstacles(tuned, now, os.environ) == {}
+
+
+def test_a_slice_of_a_card_is_no_other_card() -> None:
+    """CUDA names the slice; the driver's files, which a launch reads, name the card."""
+    then = {"device_name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb"}
+    now = Machine(8, 64.0, 8.0, "cuda", "NVIDIA A100-SXM4-40GB", "2.13.0", "3.11")
+    assert compared(then, now, gpu=True) == []
+    other = dataclasses.replace(now, device_name="NVIDIA H200")
+    assert compared(then, other, gpu=True) == [("device", "NVIDIA A100-SXM4-40GB", "NVIDIA H200")]
 
 
 def test_gpus_are_seen_without_torch(tmp_path: Path) -> None:

@@ -229,6 +229,16 @@ GONE = (
     "Traceback (most recent call last):\nRuntimeError: [../gloo/transport/tcp/pair.cc:547]"
     " Connection closed by peer [127.0.0.1]:2"
 )
+NCCL_GONE = """\
+Traceback (most recent call last):
+  File "/home/u/train.py", line 5, in <module>
+    loss.backward()
+torch.distributed.DistBackendError: NCCL error in: /pytorch/ProcessGroupNCCL.cpp:3699, remote process \
+exited or there was a network error, NCCL version 2.28.9
+ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
+Last error:
+
+"""
 BAD = "Traceback (most recent call last):\nValueError: bad batch"
 
 
@@ -240,6 +250,7 @@ def test_the_cause_is_the_first_error_that_is_no_echo_of_another() -> None:
     assert ranks.first_cause([error(0, GONE, 1.0), error(1, BAD, 2.0)]).rank == 1
     assert ranks.first_cause([error(0, BAD, 2.0), error(1, BAD, 1.0)]).rank == 1
     assert ranks.first_cause([error(0, GONE, 1.0)]) is None
+    assert ranks.first_cause([error(0, NCCL_GONE, 1.0)]) is None
     assert ranks.first_cause([error(0, BAD, 1.0), error(1, BAD, 2.0, "oom")]).kind == "oom"
 
 

@@ -486,6 +486,7 @@ def test_words_about_memory_are_no_error(diagnosed, status, stderr, stdout):
         OOM,
         "terminate called after throwing an instance of 'std::bad_alloc'\n",
         "  what():  CUDA error: out of memory\n",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED\n",
         "ERROR: ran out of memory\n",
     ],
 )
@@ -493,6 +494,20 @@ def test_an_error_at_the_end_of_the_log_is_out_of_memory_without_a_traceback(dia
     found = diagnosed(f"{line}Aborted\n", "step 1\n", -signal.SIGABRT)
     assert (found.kind, found.detail) == ("oom", line.strip())
     assert diagnosed("a warning\n", line).kind == "oom"
+
+
+def test_nccls_reason_is_in_the_last_line_of_its_message(diagnosed):
+    nccl = """\
+torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error
+ncclUnhandledCudaError: Call to CUDA function failed.
+Last error:
+Cuda failure 2 'out of memory'
+"""
+    found = diagnosed(BEFORE + nccl)
+    assert (found.kind, found.detail) == ("oom", "Cuda failure 2 'out of memory'")
+    assert (
+        diagnosed(BEFORE + nccl.replace("2 'out of memory'", "999 'unknown error'")).kind == "crash"
+    )
 
 
 def test_only_the_exception_is_searched_and_not_the_source(diagnosed):

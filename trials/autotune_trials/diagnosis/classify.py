@@ -31,14 +31,14 @@ MESSAGE_LINES = 10  # kept of an exception's message, after its first line
 AFTERMATH_LINES = 100
 OUT_OF_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|MemoryError\b|can(?:no|')t allocate"
-    r" memory|std::bad_alloc|_ALLOC_FAILED"
+    r" memory|std::bad_alloc|_ALLOC(?:ATION)?_FAILED"
     r"|out of shared memory|</torch_\w+>: No space left",  # /dev/shm
     re.IGNORECASE,
 )
 # an error, not advice: "lower the batch size if you run out of memory"
 ERROR = re.compile(
-    r"Error\b|\berror: |\bERROR\b|std::bad_alloc|_ALLOC_FAILED|[Tt]ried to allocate"
-    r"|[Cc]an(?:no|')t allocate"
+    r"Error\b|\berror: |\bERROR\b|std::bad_alloc|_ALLOC(?:ATION)?_FAILED|[Tt]ried to allocate"
+    r"|[Cc]an(?:no|')t allocate|[Cc]uda failure"
 )
 WORKERS_TOO_MANY = re.compile(  # more DataLoader workers than memory or the file limit allows
     r"loader settings num_workers=(?P<workers>[1-9]\d*).*?: (?P<error>[\w.]*(?:Error|Exception):"

@@ -59,11 +59,11 @@ class EnergyMeter:
         # of several ranks with a GPU each, the machine's first one counts the packages; spawned
         # ones have no LOCAL_RANK
         counts_packages = device is None or os.environ.get("LOCAL_RANK", str(rank)) == "0"
-        # []: there are none, or one of them became unreadable
-        self.counters = [
-            *(_packages(root) if counts_packages else []),
-            *([] if device is None else _gpu(device)),
-        ]
+        gpu = [] if device is None else _gpu(device)
+        packages = _packages(root) if counts_packages else []
+        # []: there are none, one of them became unreadable, or the GPU has none (a MIG slice):
+        # what the packages alone use is not what the job uses
+        self.counters = [*packages, *gpu] if gpu or device is None else []
         self._trained_s: list[float] = []  # training time of each iteration since the last reading
         self._whole_s = self._whole_j = 0.0  # up to the last :meth:`pause`
         self._read_s = perf_counter()

@@ -547,7 +547,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     text = str(error).lower()
     return isinstance(error, RuntimeError) and (
         "out of memory" in text
-        or "_alloc_failed" in text  # cuBLAS, cuDNN
+        or "_alloc_failed" in text  # cuBLAS
+        or "_allocation_failed" in text  # cuDNN 9
         or "can't allocate memory" in text
         or "cannot allocate memory" in text
     )

@@ -587,7 +587,8 @@ def test_the_driver_knows_the_device_and_its_clocks() -> None:
     assert any(throttling._reasons(device) for _ in range(50) if not time.sleep(0.1)), (
         "an idle device says that it is idle"
     )
-    meter = EnergyMeter(device)
+    meter = EnergyMeter(device, rank=1)  # the first rank adds the machine's packages
+    assert [counter.name for counter in meter.counters] == ["GPU"]
     time.sleep(0.5)
     (joules,) = meter.shared([0.5])
     assert 1.0 < joules < 500.0, "an idle device takes 10 to 100 W"

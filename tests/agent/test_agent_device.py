@@ -245,7 +245,13 @@ def test_a_training_step_in_a_graph_of_the_jobs_own_is_told_and_the_job_goes_on(
 
 
 def test_a_forward_in_a_graph_of_the_jobs_own_disturbs_nobody(tuner: Tuner) -> None:
-    source = CAPTURE.format(captured="model(x)\nx.to('cpu')", after="while True: step()")
+    captured = """
+out = model(x)
+x.to("cpu")
+scaled = torch.amp.GradScaler("cpu").scale(criterion(out, y))
+assert not scaled.grad_fn.metadata, "nothing is copied"
+"""
+    source = CAPTURE.format(captured=captured, after="while True: step()")
     start(tuner, source, warmup_steps=10)
     hello = tuner.receive()
     assert isinstance(hello, Hello) and hello.job.own_graphs

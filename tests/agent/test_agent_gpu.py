@@ -111,7 +111,9 @@ def test_reentrant_checkpoints_are_one_backward_and_their_loss_the_jobs(tuner: T
     assert isinstance(record, Record) and tuner.process is not None
     tuner.process.kill()
     printed = [float(line) for line in tuner.process.communicate()[0].split()]
-    assert list(record.losses) == pytest.approx(printed[: len(record.losses)])
+    # the job is held in its last step, before it prints
+    assert len(printed) >= 19
+    assert list(record.losses[: len(printed)]) == pytest.approx(printed)
 
 
 def test_workers_under_a_default_device(tuner: Tuner) -> None:
@@ -523,11 +525,12 @@ def test_a_model_in_a_graph_of_the_jobs_own_is_measured(tuner: Tuner) -> None:
 
 
 def test_a_block_after_graphs_does_not_inherit_their_memory(tuner: Tuner) -> None:
-    reports = live(
-        tuner,
-        block("b"),
-        block("c", compile_mode="reduce-overhead", _max_seconds=200.0),
-        block("b2"),
+    # large activations: what torch reserves for a small model varies by more than its graphs take
+    large = BLOCKS.replace("randn(64,", "randn(8192,").replace(", nn.Dropout(0.1)", "")
+    tuner.start("import torch\nfrom torch import nn\n" + large)
+    tuner.receive()
+    reports = tuner.measure(
+        block("b"), block("c", compile_mode="reduce-overhead", _max_seconds=200.0), block("b2")
     )
     assert [r.error for r in reports] == [""] * 3
     assert reports[2].window.peak_memory_gib <= 1.05 * reports[0].window.peak_memory_gib
@@ -584,7 +587,8 @@ def test_the_driver_knows_the_device_and_its_clocks() -> None:
     assert any(throttling._reasons(device) for _ in range(50) if not time.sleep(0.1)), (
         "an idle device says that it is idle"
     )
-    meter = EnergyMeter(device)
+    meter = EnergyMeter(device, rank=1)  # the first rank adds the machine's packages
+    assert [counter.name for counter in meter.counters] == ["GPU"]
     time.sleep(0.5)
     (joules,) = meter.shared([0.5])
     assert 1.0 < joules < 500.0, "an idle device takes 10 to 100 W"

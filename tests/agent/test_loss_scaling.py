@@ -159,6 +159,27 @@ def test_gradients_of_other_types_are_scaled_too() -> None:
         assert (parameter == 0.5).all() and scaler.scale == INITIAL_SCALE / 2
 
 
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_the_jobs_default_dtype_is_not_that_of_the_scale(default: torch.dtype) -> None:
+    parameter = torch.nn.Parameter(torch.ones(4, dtype=torch.float32))
+    optimizer, scaler = torch.optim.SGD([parameter], lr=0.5, fused=True), LossScaler(torch)
+    torch.set_default_dtype(default)
+    try:
+        for factor in (1.0, float("inf")):
+            scaler.before_backward([optimizer])
+            scaled, gradients = scaler.scaled((parameter * factor).sum(), None)
+            scaled.backward(gradients)
+            scaler.after_backward([optimizer])
+            scaler.before_step(optimizer)
+            optimizer.step()
+            scaler.after_step(optimizer)
+            assert bool(scaler.update()) is (factor != 1.0)
+            optimizer.zero_grad()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert (parameter == 0.5).all() and scaler.scale == INITIAL_SCALE / 2
+
+
 def test_each_of_two_optimizers_over_the_same_parameters_leaves_its_step_out() -> None:
     parameter = torch.nn.Parameter(torch.ones(4))
     optimizers = [torch.optim.SGD([parameter], lr=0.5) for _ in range(2)]

@@ -9,6 +9,7 @@ import copy
 import gc
 import pickle
 import random
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -165,6 +166,29 @@ def test_backward_computes_checkpointed_parts_in_the_type_of_their_forward(
         for part in parts[:2]:  # the last segment is not checkpointed
             assert len(part.seen) == 8 and part.seen[0::2] == part.seen[1::2]
     assert {dtype for part in parts for dtype in part.seen[-2:]} == {torch.bfloat16}
+
+
+def test_what_another_thread_computes_in_backward_leaves_the_next_forward_autocast(
+    launch: Launch,
+) -> None:
+    """On CUDA, a hook that calls the model runs on a thread of the autograd engine."""
+    launch(amp_dtype="bfloat16")
+    model, x = Layer(), torch.randn(4, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def call_again(gradient: torch.Tensor) -> None:
+        thread = threading.Thread(target=model, args=[x])
+        thread.start()
+        thread.join()
+
+    for _ in range(4):
+        loss = model(x).float().square().mean()
+        loss.register_hook(call_again)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        assert not torch.is_autocast_enabled("cpu")
+    assert model.seen == [torch.bfloat16] * 8
 
 
 def test_a_discriminator_in_evaluation_judges_what_autocast_made(launch: Launch) -> None:

@@ -448,6 +448,13 @@ def test_a_model_captured_in_cuda_graphs_keeps_its_layout_and_its_batch_size() -
     assert values("channels_last", CUDA, job(captured, own_graphs=False)) == (False, True)
 
 
+def test_sharded_parameters_keep_their_layout() -> None:
+    """fully_shard refuses other ones, and gathers them in the default layout."""
+    sharded = job(CUDA_JOB, models=(CONV,), world_size=2, sharded=True)
+    assert "FSDP" in out("channels_last", CUDA, sharded)
+    assert values("channels_last", CUDA, job(sharded, sharded=False)) == (False, True)
+
+
 def test_a_loss_that_autocast_refuses_on_cuda() -> None:
     refused = {"unsafe_to_autocast": "binary_cross_entropy"}
     assert "binary_cross_entropy_with_logits" in out("amp_dtype", CUDA, job(CUDA_JOB, **refused))

@@ -50,6 +50,10 @@ class ChannelsLast(Knob):
             raise NotApplicable(
                 "LBFGS flattens gradients by view(), which needs the default layout"
             )
+        if job.sharded:
+            raise NotApplicable(
+                "the job shards its parameters (FSDP), which keeps each of them in the default layout"
+            )
         if job.own_graphs:
             raise NotApplicable(
                 "the job captures its model in CUDA graphs, which read the parameters where they"

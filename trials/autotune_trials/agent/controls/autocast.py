@@ -82,9 +82,12 @@ class AutocastRegion:
             return None
         return self._confined(self._torch.autocast(device, enabled=False))
 
-    def enter(self, device: str, keep_weights: bool = True) -> Context | None:
+    def enter(
+        self, device: str, keep_weights: bool = True, confined: bool = False
+    ) -> Context | None:
         """Enter the region, unless already inside. ``keep_weights``: reuse cast weights for the
-        rest of the region; casts made without gradients must not be reused.
+        rest of the region; casts made without gradients must not be reused. ``confined``: for the
+        module call only.
 
         Returns a context manager if the region must be confined to the module call, else None.
         """
@@ -93,7 +96,8 @@ class AutocastRegion:
             return None
         context = torch.autocast(device, dtype=self.dtype, cache_enabled=keep_weights)
         self.entered += 1
-        if self._nesting() > 0:  # inside a region of the job's own that disables autocast
+        # nested: in a region of the job's own, which disables autocast
+        if confined or self._nesting() > 0:
             return self._confined(context)
         self.entering = True
         try:
@@ -232,9 +236,9 @@ class AutocastControl(Control):
         # a checkpoint must be recomputed as in the forward; around that it restores the autocast
         # state itself
         if state.in_backward:
-            return (
-                region.enter(device) if entry.checkpointed or entry.in_region else None
-            ) or region.carry_on(device, args)
+            part = entry.checkpointed or entry.in_region
+            entered = region.enter(device, confined=self._elsewhere) if part else None
+            return entered or region.carry_on(device, args)
         if region.overdue:
             region.leave()
             self.torch.clear_autocast_cache()  # if it cannot be left here, either
@@ -259,8 +263,15 @@ class AutocastControl(Control):
         region.leave()
         # the result goes into the loss: both halves must be computed alike
         if part and state.iterations:
-            return region.enter(device, keep_weights=False)
+            return region.enter(device, keep_weights=False, confined=self._elsewhere)
         return None
+
+    @property
+    def _elsewhere(self) -> bool:
+        """Whether this is not the thread that trains, which alone can leave a region later: on CUDA
+        a thread of torch's takes part in backward.
+        """
+        return threading.get_ident() != self.live.state.thread
 
     def backward_started(self, tensors: Any, gradients: Any) -> None:
         region = self.region

@@ -110,7 +110,7 @@ class LossScaler:
         # an earlier overflow is still in the gradient, or the gradient was dropped
         self._overflow = {}
         for (owners, device, checked), grads in self._by_kind(optimizers):
-            found = torch.zeros((), device=device)
+            found = torch.zeros((), dtype=torch.float32, device=device)
             inverse = self._scale_on(device).double().reciprocal().float()
             if checked:
                 torch._amp_foreach_non_finite_check_and_unscale_(grads, found, inverse)
@@ -170,7 +170,8 @@ class LossScaler:
     def _scale_on(self, device: Any) -> Any:
         torch = self._torch
         if self._scale is None:
-            self._scale = torch.full((), self._first_scale, device=device)
+            # whatever the job's default: torch takes no other
+            self._scale = torch.full((), self._first_scale, dtype=torch.float32, device=device)
             self._good_steps = torch.zeros((), dtype=torch.int32, device=device)
         return _on(device, self._scale)
 

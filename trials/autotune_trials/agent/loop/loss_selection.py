@@ -46,6 +46,8 @@ class LossSelection(Listener):
     def on_scaled(self, loss: Any, scaled: Any, scale: Any) -> None:
         """The job's own GradScaler made ``scaled`` from ``loss``: the unscaled loss counts,
         whatever the scale is by then."""
+        if self._state.capturing:
+            return
         try:
             if scale is not None and scaled is not loss:
                 self._scales, scale = True, scale.detach().clone()

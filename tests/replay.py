@@ -350,6 +350,7 @@ MACHINE: dict[str, Any] = {
     "cpu_model": "replayed",
     "cpu_flags": ["avx2", "avx512_bf16"],
     "cxx_compiler": "g++",
+    "c_compiler": "gcc",
     "platform": "linux",
 }
 FINGERPRINT: dict[str, Any] = {

@@ -79,6 +79,11 @@ def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list
             "no C++ compiler with Python's header files (g++, python3-dev): compile_mode is not available on"
             " a CPU"
         )
+    if machine.device == "cuda" and not machine.c_compiler:
+        found.append(
+            "no C compiler with Python's header files (gcc, python3-dev): compile_mode is not available on"
+            " the GPU"
+        )
     if machine.shm_gib < SMALL_SHM_GIB:
         found.append(
             f"/dev/shm has only {machine.shm_gib * 1024:.0f} MiB free: DataLoader workers may die"

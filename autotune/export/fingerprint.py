@@ -95,6 +95,7 @@ def here(
         cpu_flags=flags,
         cuda_version=software.get("cuda_version", ""),
         cxx_compiler=machines.cxx_compiler(),
+        c_compiler=machines.c_compiler(),
         **facts,
     )
 

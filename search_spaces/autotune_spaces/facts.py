@@ -35,6 +35,7 @@ class Machine:
     cudnn_version: int = 0
     nccl_version: tuple[int, ...] = ()
     cxx_compiler: str = ""  # what torch.compile would use on a CPU; "" if there is none
+    c_compiler: str = ""  # the same on a GPU
     platform: str = ""
     # free memory, file caches included; 0: unknown
     available_gib: float = 0.0

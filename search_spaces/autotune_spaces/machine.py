@@ -46,6 +46,7 @@ def probe(device: Any = None, start_cuda: bool = True) -> Machine:
         "cpu_model": model,
         "cpu_flags": flags,
         "cxx_compiler": cxx_compiler(),
+        "c_compiler": c_compiler(),
         "platform": platform.platform(),
     }
     try:
@@ -132,9 +133,23 @@ def cxx_compiler() -> str:
 
     Inductor uses CXX, else g++ (torch._inductor.config.cpp.cxx), and its kernels include Python.h.
     """
+    return _compiler("CXX", "g++")
+
+
+def c_compiler() -> str:
+    """Path of the C compiler that torch.compile would use on a GPU; "" if it could not build.
+
+    Triton uses CC, else gcc or clang (triton/runtime/build.py), and its launchers include Python.h.
+    """
+    return _compiler("CC", "gcc", "clang")
+
+
+def _compiler(variable: str, *names: str) -> str:
     if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
         return ""
-    return shutil.which(os.environ.get("CXX") or "g++") or ""
+    if own := os.environ.get(variable):
+        names = (own,)
+    return next(filter(None, map(shutil.which, names)), "")
 
 
 def _cuda(torch: Any, device: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ CPU = Machine(
     python_version="3.11",
     cpu_flags=frozenset({"avx512f", "avx512_bf16"}),
     cxx_compiler="/usr/bin/g++",
+    c_compiler="/usr/bin/gcc",
 )
 CUDA = dataclasses.replace(
     CPU,

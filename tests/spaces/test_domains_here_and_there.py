@@ -390,6 +390,7 @@ def test_compile_mode() -> None:
     assert values("compile_mode", machine(CUDA, cxx_compiler=""), CUDA_JOB), (
         "CUDA kernels are not built by g++"
     )
+    assert "a C compiler" in out("compile_mode", machine(CUDA, c_compiler=""), CUDA_JOB)
 
 
 def test_compile_modes_for_what_the_job_is_like() -> None:

@@ -75,9 +75,10 @@ def test_affinity_counts() -> None:
     assert done.stdout.strip() == "1", done.stderr
 
 
-def test_compiler_is_the_one_torch_would_take(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    code = "from autotune_spaces.machine import cxx_compiler; print(cxx_compiler())"
-    env = {**os.environ, "CXX": str(tmp_path / "no-such-compiler")}
+@pytest.mark.parametrize(("name", "variable"), [("cxx_compiler", "CXX"), ("c_compiler", "CC")])
+def test_compiler_is_the_one_torch_would_take(name: str, variable: str, tmp_path: Path) -> None:
+    code = f"from autotune_spaces.machine import {name}; print({name}())"
+    env = {**os.environ, variable: str(tmp_path / "no-such-compiler")}
     done = subprocess.run(
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60
     )

@@ -94,6 +94,11 @@ class CompileMode(Knob):
                 "torch.compile on a CPU needs a C++ compiler (g++, or CXX) and Python's"
                 " header files, which were not found"
             )
+        if job.device == "cuda" and not machine.c_compiler:
+            raise NotApplicable(
+                "torch.compile on a GPU needs a C compiler (gcc or clang, or CC) and Python's"
+                " header files, which were not found"
+            )
         return [word for word in WORDS if self.unusable(word, machine, job) is None]
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:

@@ -295,8 +295,7 @@ BAD: dict[str, tuple[str, int, tuple[str, ...]]] = {
         ("did you mean 'http'?",),
     ),
     "tracking-port": (
-        GOOD + "tracking: {uri: 'http://host:port'}
-",
+        GOOD + "tracking: {uri: 'http://host:port'}\n",
         2,
         ("'http://host:port' is not a tracking URI",),
     ),

@@ -197,6 +197,7 @@ def _facts(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("/dev/shm", f"{machine['shm_gib']:.1f} GiB free"),
         ("GPU", gpu),
         ("C++ compiler", machine["cxx_compiler"] or "none"),
+        ("C compiler", machine["c_compiler"] or "none"),
         (
             "pressure stall",
             "available" if report["pressure_stall_information"] else "not available",

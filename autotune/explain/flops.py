@@ -94,7 +94,7 @@ def model_flops(operators: Sequence[Operator], steps: int) -> float | None:
         and (
             _UNCOUNTED.search(r.name)
             or (SPARSE in r.why and kind(r.name) is Kind.PRODUCT)
-            or any(map(_PRODUCT_KERNEL.search, r.kernels))
+            or PRODUCTS_INSIDE in r.why
         )
     )
     if uncounted > UNCOUNTED_SHARE:
@@ -107,18 +107,22 @@ def model_flops(operators: Sequence[Operator], steps: int) -> float | None:
     return sum(counted) / steps if counted and steps > 0 else None
 
 
+# Inductor names its pointwise and reducing kernels after the operators around them.
+_NO_PRODUCT = r"^(?!triton_(?:poi|red|per)_).*"
 # products whose sizes a trace does not show (recurrent layers, sequences of different lengths, kernels
 # made by torch.compile or by other libraries), or that no rule counts
 _UNCOUNTED = re.compile(
-    r"rnn|lstm|gru|triton_(?:tem|mm)|flash_attn|(?:flash|efficient|cudnn)_attention"
-    r"|(?:scaled|grouped|int)_mm",
+    rf"{_NO_PRODUCT}(?:rnn|lstm|gru|triton_(?:tem|mm)|flash_attn|(?:flash|efficient|cudnn)_attention"
+    r"|(?:scaled|grouped|int)_mm)",
     re.IGNORECASE,
 )
-# Names of kernels that compute products (cuBLAS, cuDNN, CUTLASS, flash attention, Triton templates).
-# A replayed CUDA graph has no operators, only kernels of the function that replays it.
-_PRODUCT_KERNEL = re.compile(
-    r"gemm|nvjet|xmma|cutlass|flash_|fmha|convolve|winograd|triton_(?:tem|mm)", re.IGNORECASE
+# kernels of cuBLAS, cuDNN, CUTLASS, flash attention and Triton templates
+PRODUCT_KERNEL = re.compile(
+    rf"{_NO_PRODUCT}(?:gemm|nvjet|xmma|cutlass|flash_|fmha|convolve|winograd|triton_(?:tem|mm))",
+    re.IGNORECASE,
 )
+# of a replayed CUDA graph, for example, which has no operators
+PRODUCTS_INSIDE = "its kernels compute products, whose sizes the trace does not show"
 SPARSE = "an operand is sparse, and the trace does not record how many elements it has"
 UNCOUNTED_SHARE = 0.1  # of the operators' time
 

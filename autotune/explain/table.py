@@ -12,7 +12,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
-from autotune.explain.flops import Kind, Work, hands_on, kind, work
+from autotune.explain.flops import (
+    PRODUCT_KERNEL,
+    PRODUCTS_INSIDE,
+    Kind,
+    Work,
+    hands_on,
+    kind,
+    work,
+)
 from autotune.explain.records import Operator
 from autotune.explain.roofline import HANDED_ON
 from autotune.explain.trace import Copy, Kernel, Op, Shape, Signature, Trace
@@ -79,6 +87,8 @@ def _row(group: _Group, whole_s: float) -> Operator:
     elif not unknown:
         flops = sum(w.flops or 0.0 for w in group.counted) / calls
         nbytes = sum(w.nbytes or 0.0 for w in group.counted) / calls
+    elif any(map(PRODUCT_KERNEL.search, group.kernels)):
+        unknown = f"{unknown}; {PRODUCTS_INSIDE}"
     kernels = sorted(group.kernels, key=lambda k: -group.kernels[k])[:KERNELS]
     return Operator(
         name=group.name,

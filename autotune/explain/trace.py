@@ -36,6 +36,7 @@ DTYPES = {  # C++ names, as the trace has them
     "long": "int64",
     "int": "int32",
     "short": "int16",
+    "short int": "int16",
     "signed char": "int8",
     "unsigned char": "uint8",
     "short unsigned int": "uint16",

@@ -30,9 +30,11 @@ from autotune_spaces.facts import (
 from autotune_spaces.knobs import create
 
 PROBE_TIMEOUT_S = 20
+MIG = " MIG "  # between the names of a card and its slice
 _PROBE = """
-import importlib.util, json, os, platform
-found = {"python_version": platform.python_version()}
+import importlib.util, json, os, platform, sysconfig
+places = [sysconfig.get_path("include", s) for s in (sysconfig.get_default_scheme(), "posix_prefix")]
+found = {"python_version": platform.python_version(), "include": places}
 spec = importlib.util.find_spec("torch")
 if spec and spec.submodule_search_locations:
     names = {}
@@ -68,13 +70,14 @@ def here(
 ) -> Machine:
     """This machine, with the software ``command`` uses. ``capability``: of its GPUs, if any."""
     model, flags = machines.cpu()
-    software: dict[str, str] = {}  # what is unknown counts as equal
+    software: dict[str, Any] = {}  # what is unknown counts as equal
     if program := interpreter(command, env, workdir):
         software = ask_python(program, _PROBE, env, workdir) or {}
     for_cpus = software.get("torch_version") and not (
         software.get("cuda_version") or software.get("hip")
     )
     gpus = [] if for_cpus else _gpus(env)
+    include = software.get("include", ())
     facts: dict[str, Any] = {}
     if gpus:
         facts = {
@@ -94,8 +97,8 @@ def here(
         cpu_model=model,
         cpu_flags=flags,
         cuda_version=software.get("cuda_version", ""),
-        cxx_compiler=machines.cxx_compiler(),
-        c_compiler=machines.c_compiler(),
+        cxx_compiler=machines.cxx_compiler(env, include),
+        c_compiler=machines.c_compiler(env, include),
         **facts,
     )
 
@@ -137,8 +140,9 @@ def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[
         if name == "cores" and not now.python_version:
             continue  # the command starts python through something else, perhaps taskset
         before, after = then.get(name), getattr(now, name)
-        if name == "device_name":  # only CUDA tells a slice of a card by name
-            before, after = (str(each or "").partition(" MIG ")[0] for each in (before, after))
+        if name == "device_name" and (MIG in str(before)) != (MIG in str(after)):
+            # only CUDA names the slice of a card, the driver's files name the card
+            before, after = (str(each or "").partition(MIG)[0] for each in (before, after))
         if before and after and str(before) != str(after):
             found.append((word, before, after))
     return found

@@ -28,6 +28,7 @@ from autotune.job.mistakes import listing, nearest
 from autotune.job.spec import EXECUTORS, MOST_MINUTES
 from autotune.objectives import MOST, OBJECTIVES, WHOLE_TRAINING, Objective
 from autotune.secrets import mask_url
+from autotune.words import clean
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 RAY_ADDRESSES = ("auto", "local")
@@ -228,7 +229,8 @@ def _uri(value: object) -> str | None:
         try:
             resolve(value)
         except InputError as error:
-            raise wrong(f"uri: {error.found}", error.expected, remedy=error.remedy) from None
+            found, remedy = clean(error.found, 200), clean(error.remedy, 200)
+            raise wrong(f"uri: {found}", error.expected, remedy=remedy) from None
     return value
 
 

@@ -67,7 +67,7 @@ def observe(context: RunContext) -> Observation:
             " /sys/class/powercap)",
             where=str(context.spec.source or "objective"),
             expected="a whole GPU since Volta (no MIG slice); on a CPU, readable RAPL counters",
-            remedy="run as root, or set objective: throughput",
+            remedy="on a CPU, run as root; or set objective: throughput",
         )
     _warn_if_runs_are_long(context, first)
     context.executor.first_epoch_s = first_epoch_s(context, first)

@@ -61,9 +61,8 @@ def resolve(
     Raises:
         InputError: not a URI that MLflow could write to.
     """
-    if uri is None or uri.strip().lower() in ("", "none"):
+    if uri is None or uri in ("", "none"):
         return None
-    uri = uri.strip()
     if uri == "auto":
         uri = os.environ.get(OWN_VARIABLE, "").strip()
         if uri:
@@ -73,9 +72,7 @@ def resolve(
         else:
             uri = f"sqlite:///{run_dir.resolve().parent / 'mlflow.db'}"
     scheme = (
-        uri.partition("://")[0].partition("+")[0].lower()
-        if "://" in uri
-        else uri.partition(":")[0].lower()
+        uri.partition("://")[0].partition("+")[0] if "://" in uri else uri.partition(":")[0]
     )
     if scheme == "sqlite" and "://" in uri:
         return _sqlite(uri, where)

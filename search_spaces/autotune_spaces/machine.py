@@ -11,6 +11,7 @@ import platform
 import re
 import shutil
 import sysconfig
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ GIB = 1024.0**3
 CGROUP = Path("/sys/fs/cgroup")
 
 _before_binding: frozenset[int] | None = None
+_INCLUDE_SCHEMES = (sysconfig.get_default_scheme(), "posix_prefix")
 
 
 def probe(device: Any = None, start_cuda: bool = True) -> Machine:
@@ -128,28 +130,44 @@ def cpu() -> tuple[str, frozenset[str]]:
     return model, FLAGS.intersection(fields.get("flags", fields.get("Features", "")).split())
 
 
-def cxx_compiler() -> str:
+def cxx_compiler(
+    env: Mapping[str, str] | None = None, include: Sequence[str] | None = None
+) -> str:
     """Path of the C++ compiler that torch.compile would use on a CPU; "" if it could not build.
 
     Inductor uses CXX, else g++ (torch._inductor.config.cpp.cxx), and its kernels include Python.h.
+
+    Args:
+        env: the job's variables; None: this process's.
+        include: where Python.h may be; None: where this Python has it; (): assume that it is there.
     """
-    return _compiler("CXX", "g++")
+    return _compiler("CXX", ("g++",), env, include)
 
 
-def c_compiler() -> str:
+def c_compiler(env: Mapping[str, str] | None = None, include: Sequence[str] | None = None) -> str:
     """Path of the C compiler that torch.compile would use on a GPU; "" if it could not build.
 
     Triton uses CC, else gcc or clang (triton/runtime/build.py), and its launchers include Python.h.
+    Arguments as of :func:`cxx_compiler`.
     """
-    return _compiler("CC", "gcc", "clang")
+    return _compiler("CC", ("gcc", "clang"), env, include)
 
 
-def _compiler(variable: str, *names: str) -> str:
-    if not Path(sysconfig.get_paths()["include"], "Python.h").is_file():
+def _compiler(
+    variable: str,
+    names: tuple[str, ...],
+    env: Mapping[str, str] | None,
+    include: Sequence[str] | None,
+) -> str:
+    env = os.environ if env is None else env
+    if include is None:  # as torch and Triton look for it; Debian's own scheme may have none
+        include = [sysconfig.get_path("include", scheme) for scheme in _INCLUDE_SCHEMES]
+    if include and not any(Path(place, "Python.h").is_file() for place in include):
         return ""
-    if own := os.environ.get(variable):
+    if own := env.get(variable):
         names = (own,)
-    return next(filter(None, map(shutil.which, names)), "")
+    found = (shutil.which(name, path=env.get("PATH")) for name in names)
+    return next(filter(None, found), "")
 
 
 def _cuda(torch: Any, device: Any) -> dict[str, Any]:

@@ -378,6 +378,10 @@ def test_a_slice_of_a_card_is_no_other_card() -> None:
     then = {"device_name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb"}
     now = Machine(8, 64.0, 8.0, "cuda", "NVIDIA A100-SXM4-40GB", "2.13.0", "3.11")
     assert compared(then, now, gpu=True) == []
+    smaller = dataclasses.replace(now, device_name="NVIDIA A100-SXM4-40GB MIG 3g.20gb")
+    assert compared(then, smaller, gpu=True) == [
+        ("device", then["device_name"], smaller.device_name)
+    ]
     other = dataclasses.replace(now, device_name="NVIDIA H200")
     assert compared(then, other, gpu=True) == [("device", "NVIDIA A100-SXM4-40GB", "NVIDIA H200")]
 
@@ -415,6 +419,7 @@ def test_every_knob_can_be_asked_about_a_gpu() -> None:
         compute_capability=(9, 0),
         device_memory_gib=139.0,
         device_count=1,
+        c_compiler="gcc",
     )
     tuned = TunedConfig(
         "x", ("python",), Path("/"), knobs=knobs, provenance=Provenance(job_device="cuda")

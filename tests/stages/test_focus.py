@@ -174,7 +174,10 @@ def test_where_no_trial_is_left_for_the_others_no_search_is_promised(
 
 
 class LosesEpochEnds(Machine):
-    """Replays a job that hardly waits for batches, but loses most of its time at epoch ends."""
+    """Replays a job that hardly waits for batches, but loses most of its time at epoch ends.
+
+    Few of the search's blocks, of some 16 iterations, have one.
+    """
 
     cached = False
 
@@ -199,10 +202,10 @@ def test_a_job_that_loses_epoch_ends_is_not_said_to_have_stopped(
 ) -> None:
     speeds = {"num_workers": {"1": 1.0, "2": 1.0}, "amp_dtype": {"bfloat16": 0.7}}
     losing = table(
-        Loss(), factors=speeds, phases={"data": 0.02, "forward": 0.98}, epoch_iterations=5
+        Loss(), factors=speeds, phases={"data": 0.02, "forward": 0.98}, epoch_iterations=12
     )
     spec = job(tmp_path, "{num_workers: [1, 2], amp_dtype: [bfloat16]}")
     result = run(tmp_path, LosesEpochEnds(losing), spec, shown="auto")
     assert result.observation.bottleneck == "epoch ends"
     said = capsys.readouterr().out
-    assert "finished num_workers (" in said and "no longer lost to the loader" not in said
+    assert "finished num_workers (" in said and "no longer" not in said

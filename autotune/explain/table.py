@@ -12,15 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 
-from autotune.explain.flops import (
-    PRODUCT_KERNEL,
-    PRODUCTS_INSIDE,
-    Kind,
-    Work,
-    hands_on,
-    kind,
-    work,
-)
+from autotune.explain.flops import PRODUCT_KERNEL, PRODUCTS_INSIDE, Kind, Work, hands_on, kind, work
 from autotune.explain.records import Operator
 from autotune.explain.roofline import HANDED_ON
 from autotune.explain.trace import Copy, Kernel, Op, Shape, Signature, Trace

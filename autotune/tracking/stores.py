@@ -71,9 +71,7 @@ def resolve(
             return None
         else:
             uri = f"sqlite:///{run_dir.resolve().parent / 'mlflow.db'}"
-    scheme = (
-        uri.partition("://")[0].partition("+")[0] if "://" in uri else uri.partition(":")[0]
-    )
+    scheme = uri.partition("://")[0].partition("+")[0] if "://" in uri else uri.partition(":")[0]
     if scheme == "sqlite" and "://" in uri:
         return _sqlite(uri, where)
     if scheme in ("http", "https") and _host(uri):

@@ -130,9 +130,7 @@ def cpu() -> tuple[str, frozenset[str]]:
     return model, FLAGS.intersection(fields.get("flags", fields.get("Features", "")).split())
 
 
-def cxx_compiler(
-    env: Mapping[str, str] | None = None, include: Sequence[str] | None = None
-) -> str:
+def cxx_compiler(env: Mapping[str, str] | None = None, include: Sequence[str] | None = None) -> str:
     """Path of the C++ compiler that torch.compile would use on a CPU; "" if it could not build.
 
     Inductor uses CXX, else g++ (torch._inductor.config.cpp.cxx), and its kernels include Python.h.

@@ -244,6 +244,7 @@ def of_records(objective: str = "throughput", **runs: Record) -> tuple[Pairs, di
         executor=SimpleNamespace(lanes=lambda: None),
         out_of_time_at=lambda place, ahead_s: bool(asked.setdefault(place, ahead_s)),
         journal=SimpleNamespace(find=lambda *_: None),
+        observation=None,
     )
     pairs._fresh = FreshRuns(pairs.context, 240, "confirm1")
     pairs.label, pairs.configs = "confirm1", {"candidate": {}}

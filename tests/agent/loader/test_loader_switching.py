@@ -269,6 +269,18 @@ def test_a_loader_that_shows_torch_another_dataset_than_the_job(hook, change):
     assert not heard.faults and loader.dataset is loader._data
 
 
+def test_values_that_cannot_be_are_refused(hook):
+    hooks, _ = hook(mode="fixed")
+    for wrong in (
+        {"num_workers": -1},
+        {"batch_size": 0},
+        {"num_workers": "4"},
+        {"prefetch_factor": 1.5},
+    ):
+        with pytest.raises(ValueError, match="expected a whole number"):
+            hooks.training.set(**wrong)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_other_start_methods(hook, method):

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
@@ -28,15 +28,27 @@ if TYPE_CHECKING:
 Context = AbstractContextManager[None]
 
 
-class GivenBatch(NamedTuple):
-    """A batch that the job receives."""
+class GivenBatch:  # a class with slots: made for every batch
+    """A batch that the job receives.
 
-    loader: TrackedLoader
-    batch: Any
-    samples: float
-    wait_s: float  # what the job waited for it
-    # all the time lost at an epoch boundary, for the first batch after it (wait_s is then 0)
-    turnover_s: float | None = None
+    Attributes:
+        wait_s: what the job waited for it.
+        turnover_s: for the first batch of a later epoch, all the time lost at the epoch boundary;
+            ``wait_s`` is then 0.
+    """
+
+    __slots__ = ("batch", "loader", "samples", "turnover_s", "wait_s")
+
+    def __init__(
+        self,
+        loader: TrackedLoader,
+        batch: Any,
+        samples: float,
+        wait_s: float,
+        turnover_s: float | None = None,
+    ) -> None:
+        self.loader, self.batch, self.samples = loader, batch, samples
+        self.wait_s, self.turnover_s = wait_s, turnover_s
 
 
 class Listener:

@@ -19,7 +19,8 @@ class TrainingLoaderControl:
         apply ``batch_size`` only to loaders that the job builds with that size.
 
         Raises:
-            ValueError: a batch size where the job's own sampler makes batches.
+            ValueError: not a value of that setting, or a batch size where the job's own sampler
+                makes batches.
         """
         hooks = self._hooks
         known = hooks.facts
@@ -32,6 +33,12 @@ class TrainingLoaderControl:
                 "this DataLoader uses the job's own batch sampler (or no batching), so batch_size"
                 " cannot be changed"
             )
+        for name, value in settings.items():
+            least = {"batch_size": 1, "prefetch_factor": 1}.get(name, 0)
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ValueError(
+                    f"{name} is {value!r}; expected a whole number ≥ {least}, or True or False"
+                )
         before = dict(hooks.overrides)
         for name, value in settings.items():
             if value is None:

@@ -179,13 +179,14 @@ class LosesEpochEnds(Machine):
     Few of the search's blocks, of some 16 iterations, have one.
     """
 
-    cached = False
+    cached, begun = False, 0
 
     def window(self, times_s: Sequence[float], samples: float) -> Window:
         window, epoch = super().window(times_s, samples), self.table.epoch_iterations
         if self.cached:
             return replace(window, turnovers_s=())
-        ends = tuple(range(epoch, len(times_s), epoch))
+        begun, self.begun = self.begun, self.begun + len(times_s)
+        ends = tuple(at for at in range(1, len(times_s)) if (begun + at) % epoch == 0)
         lost_s = 3 * epoch * math.fsum(times_s) / len(times_s)
         return replace(window, turnovers_at=ends, turnovers_s=(lost_s,) * len(ends))
 
@@ -202,7 +203,7 @@ def test_a_job_that_loses_epoch_ends_is_not_said_to_have_stopped(
 ) -> None:
     speeds = {"num_workers": {"1": 1.0, "2": 1.0}, "amp_dtype": {"bfloat16": 0.7}}
     losing = table(
-        Loss(), factors=speeds, phases={"data": 0.02, "forward": 0.98}, epoch_iterations=12
+        Loss(), factors=speeds, phases={"data": 0.02, "forward": 0.98}, epoch_iterations=40
     )
     spec = job(tmp_path, "{num_workers: [1, 2], amp_dtype: [bfloat16]}")
     result = run(tmp_path, LosesEpochEnds(losing), spec, shown="auto")

@@ -334,12 +334,10 @@ class ModelStudy:
 
     def _waits_still(self) -> bool:
         """Whether most of the time is lost to the loader even with the best configuration found."""
-        best = self.best()
-        parts = (
-            best.anatomy
-            if best is not None and best.anatomy is not None
-            else self.observation.anatomy
-        )
+        best, own = self.best(), self.observation.anatomy
+        parts = own if best is None or best.anatomy is None else best.anatomy
+        if not parts.turnover_s:  # no epoch has ended with its loader: as in the unchanged job
+            parts = replace(parts, turnover_s=own.turnover_s)
         return shares(parts).loader > MOSTLY
 
     def _within_the_limit(self, series: Series | None) -> Series | None:

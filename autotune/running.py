@@ -16,7 +16,7 @@ from autotune.executors import executor_for
 from autotune.executors.base import Executor
 from autotune.executors.side_effects import summary
 from autotune.explain.nsight import Tool
-from autotune.export.fingerprint import compared, here
+from autotune.export.fingerprint import as_here, compared, here
 from autotune.export.tuned import build_tuned, write_tuned
 from autotune.history.mlflow_store import RECORD
 from autotune.history.store import Store, StoreError, own_path
@@ -280,7 +280,7 @@ def _environment_changes(journal: Journal, spec: JobSpec) -> str:
     now = here(spec.command, {**os.environ, **spec.env}, spec.workdir)
     was_on_gpu, on_gpu = then.job.device == "cuda", now.device == "cuda"
     found = ["on a GPU then, none here"] if was_on_gpu and not on_gpu else []
-    unlike = compared(encode(then.machine), now, gpu=was_on_gpu and on_gpu)
+    unlike = compared(as_here(encode(then.machine)), now, gpu=was_on_gpu and on_gpu)
     return "; ".join([*found, *(f"{what}: {a} then, {b} here" for what, a, b in unlike)])
 
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autotune.explain.flops import hands_on
+from autotune.explain.flops import PRODUCTS_INSIDE, hands_on
 from autotune.explain.records import Operator
 from autotune.words import duration_words, scaled_words
 
@@ -86,7 +86,8 @@ def judged(
 def judge(row: Operator, roof: Roof | None) -> Operator:
     """The row with what bounds it, how far it is from the roof, and why, in a sentence."""
     if row.flops is None or row.nbytes is None:
-        if (hands_on(row.name) or row.why.startswith(HANDED_ON)) and row.self_time_s > 0:
+        delegates = hands_on(row.name) or row.why.startswith(HANDED_ON)
+        if delegates and row.self_time_s > 0 and PRODUCTS_INSIDE not in row.why:
             return replace(
                 row,
                 bound="overhead",

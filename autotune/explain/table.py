@@ -79,7 +79,7 @@ def _row(group: _Group, whole_s: float) -> Operator:
     elif not unknown:
         flops = sum(w.flops or 0.0 for w in group.counted) / calls
         nbytes = sum(w.nbytes or 0.0 for w in group.counted) / calls
-    elif any(map(PRODUCT_KERNEL.search, group.kernels)):
+    if flops is None and any(map(PRODUCT_KERNEL.search, group.kernels)):
         unknown = f"{unknown}; {PRODUCTS_INSIDE}"
     kernels = sorted(group.kernels, key=lambda k: -group.kernels[k])[:KERNELS]
     return Operator(

@@ -30,6 +30,7 @@ from autotune_spaces.facts import (
 from autotune_spaces.knobs import create
 
 PROBE_TIMEOUT_S = 20
+UNKNOWN = "unknown"  # counts as there
 MIG = " MIG "  # between the names of a card and its slice
 _PROBE = """
 import importlib.util, json, os, platform, sysconfig
@@ -97,8 +98,8 @@ def here(
         cpu_model=model,
         cpu_flags=flags,
         cuda_version=software.get("cuda_version", ""),
-        cxx_compiler=machines.cxx_compiler(env, include),
-        c_compiler=machines.c_compiler(env, include),
+        cxx_compiler=machines.cxx_compiler(env, include) if software else UNKNOWN,
+        c_compiler=machines.c_compiler(env, include) if software else UNKNOWN,
         **facts,
     )
 
@@ -112,7 +113,8 @@ def differences(tuned: TunedConfig, now: Machine, env: Mapping[str, str]) -> lis
     on_gpu = tuned.provenance.job_device == "cuda"
     if on_gpu and now.device != "cuda":
         found.append("tuned on a GPU, none here")
-    unlike = compared(tuned.provenance.machine, now, gpu=on_gpu and now.device == "cuda")
+    then = as_here(tuned.provenance.machine)
+    unlike = compared(then, now, gpu=on_gpu and now.device == "cuda")
     return found + [f"{word}: {before} when tuned, {after} here" for word, before, after in unlike]
 
 
@@ -131,6 +133,11 @@ def other_variables(tuned: TunedConfig, env: Mapping[str, str]) -> list[str]:
     ]
 
 
+def as_here(then: Mapping[str, Any]) -> dict[str, Any]:
+    """A machine described with CUDA, as :func:`here` would: it names a card, not its slice."""
+    return {**then, "device_name": str(then.get("device_name") or "").partition(MIG)[0]}
+
+
 def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[str, Any, Any]]:
     """(label, before, now) of each difference that makes two machines' figures incomparable."""
     found = []
@@ -140,9 +147,6 @@ def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[
         if name == "cores" and not now.python_version:
             continue  # the command starts python through something else, perhaps taskset
         before, after = then.get(name), getattr(now, name)
-        if name == "device_name" and (MIG in str(before)) != (MIG in str(after)):
-            # only CUDA names the slice of a card, the driver's files name the card
-            before, after = (str(each or "").partition(MIG)[0] for each in (before, after))
         if before and after and str(before) != str(after):
             found.append((word, before, after))
     return found

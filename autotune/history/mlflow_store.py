@@ -38,7 +38,7 @@ class MlflowStore:
 
         where = f"{SCHEME}{self.experiment}"
         try:
-            store = resolve(os.environ.get(OWN_VARIABLE), where=OWN_VARIABLE)
+            store = resolve(os.environ.get(OWN_VARIABLE, "").strip(), where=OWN_VARIABLE)
             if store is None:
                 raise StoreError(f"{where}: {OWN_VARIABLE} is not set")
             if trouble := ask(store):

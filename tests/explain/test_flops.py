@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from autotune.explain.flops import Kind, kind, model_flops, work
+from autotune.explain.flops import PRODUCTS_INSIDE, Kind, kind, model_flops, work
 from autotune.explain.records import Operator
-from autotune.explain.roofline import judged, raised
+from autotune.explain.roofline import judge, judged, raised
 from autotune.explain.table import operators
 from autotune.explain.trace import Signature, read_trace
 
@@ -249,6 +249,14 @@ def test_attention_over_sequences_of_different_lengths_is_not_counted(name: str)
     assert "lengths" in work(Signature(f"aten::{name}", shapes, types, ("",) * 5)).why
 
 
+MM = {
+    "Input Dims": [[64, 64], [64, 64]],
+    "Input Strides": [[64, 1], [64, 1]],
+    "Input type": ["c10::BFloat16"] * 2,
+    "Concrete Inputs": ["", ""],
+}
+
+
 def on_device(tmp_path: Path, *calls: tuple[str, dict[str, Any], str, float]) -> list[Operator]:
     """The operator table of a made-up trace.
 
@@ -301,16 +309,32 @@ def test_attention_over_sequences_of_unknown_lengths_leaves_the_model_uncounted(
 
 def test_products_in_a_replayed_graph_leave_the_model_uncounted(tmp_path: Path) -> None:
     """A CUDA graph is replayed without operators: only the kernels show what it computes."""
-    mm = {
-        "Input Dims": [[64, 64], [64, 64]],
-        "Input Strides": [[64, 1], [64, 1]],
-        "Input type": ["c10::BFloat16"] * 2,
-        "Concrete Inputs": ["", ""],
-    }
-    head = ("aten::mm", mm, "nvjet_tst_64x8_64x16_4x1_v_bz_TNT", 20.0)
+    head = ("aten::mm", MM, "nvjet_tst_64x8_64x16_4x1_v_bz_TNT", 20.0)
 
     def replayed(kernel: str) -> float | None:
         return model_flops(on_device(tmp_path, head, ("CompiledFunction", {}, kernel, 80.0)), 1)
 
     assert replayed("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64") is None
     assert replayed("triton_poi_fused_relu_0") == 2 * 64**3
+
+
+def test_products_of_an_operators_own_beside_one_that_it_calls(tmp_path: Path) -> None:
+    """Megatron's linear layer calls aten::mm, and launches another product by itself."""
+    events = [
+        ("user_annotation", "ProfilerStep#0", 0.0, 100.0, {}),
+        ("cpu_op", "LinearBackward", 10.0, 50.0, {"External id": 1}),
+        ("cpu_op", "aten::mm", 15.0, 5.0, {**MM, "External id": 2}),
+        ("kernel", "nvjet_tst_64x8", 20.0, 30.0, {"External id": 2}),
+        ("kernel", "wgrad_gemm_accum_fp32", 52.0, 30.0, {"External id": 1}),
+    ]
+    found = [
+        {"ph": "X", "cat": kind, "name": name, "ts": ts, "dur": dur, "args": args}
+        | {"tid": 7 if kind == "kernel" else 1}
+        for kind, name, ts, dur, args in events
+    ]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": found}))
+    table = operators(read_trace(tmp_path / "trace.json"))
+    assert row(table, "aten::mm").flops == 2 * 64**3
+    [outer] = [each for each in table if each.name == "LinearBackward"]
+    assert PRODUCTS_INSIDE in outer.why and model_flops(table, 1) is None
+    assert judge(outer, None).bound != "overhead"

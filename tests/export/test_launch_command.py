@@ -14,6 +14,7 @@ import pytest
 
 from autotune.export.fingerprint import (
     _gpus,
+    as_here,
     compared,
     current,
     differences,
@@ -377,13 +378,16 @@ def test_a_slice_of_a_card_is_no_other_card() -> None:
     """CUDA names the slice; the driver's files, which a launch reads, name the card."""
     then = {"device_name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb"}
     now = Machine(8, 64.0, 8.0, "cuda", "NVIDIA A100-SXM4-40GB", "2.13.0", "3.11")
-    assert compared(then, now, gpu=True) == []
+    assert compared(as_here(then), now, gpu=True) == []
+    assert compared(then, now, gpu=True), "two runs, one on the slice and one on the card"
     smaller = dataclasses.replace(now, device_name="NVIDIA A100-SXM4-40GB MIG 3g.20gb")
     assert compared(then, smaller, gpu=True) == [
         ("device", then["device_name"], smaller.device_name)
     ]
     other = dataclasses.replace(now, device_name="NVIDIA H200")
-    assert compared(then, other, gpu=True) == [("device", "NVIDIA A100-SXM4-40GB", "NVIDIA H200")]
+    assert compared(as_here(then), other, gpu=True) == [
+        ("device", "NVIDIA A100-SXM4-40GB", "NVIDIA H200")
+    ]
 
 
 def test_gpus_are_seen_without_torch(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ CASES = {
             f"netD{IMAGE}", f"netG{IMAGE}",
             AUTOCAST, f"output = netD(real{IMAGE})", "errD_real = criterion(output, label)",
             AUTOCAST, f"fake = netG(noise{IMAGE})", "label.fill_(0.0)", f"output = netD(fake.detach(){IMAGE})", "errD_fake = criterion(output, label)",
-            AUTOCAST, f"loss = criterion(netD(fake{IMAGE}), label)", "loss.backward()",
+            AUTOCAST, f"errG = criterion(netD(fake{IMAGE}), label)",
         ],
     ),
     "trainer_class": (

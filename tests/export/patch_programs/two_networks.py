@@ -40,6 +40,7 @@ for epoch in range(int(sys.argv[1])):
         ###########################
         netG.zero_grad()
         label.fill_(1.0)
-        criterion(netD(fake), label).backward()
+        errG = criterion(netD(fake), label)
+        errG.backward()
         optimizerG.step()
 print("done", epoch + 1)

@@ -211,7 +211,7 @@ def test_a_fault_a_harmless_change_and_a_resumed_judgement(repository: Path) -> 
         "--minutes",
         "3",
         "--margin",
-        "0.1",
+        "0.3",
         "--fresh",
     )
     it = judgement(repository)

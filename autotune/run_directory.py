@@ -55,7 +55,7 @@ def directory_kind(directory: Path) -> DirectoryKind:
 
 
 def _kind_of(first: Mapping[str, Any] | None) -> DirectoryKind:
-    """What a journal with this ``first`` entry belongs to; None, "": it has only begun."""
+    """What a journal with this ``first`` entry belongs to; "" if it has none yet."""
     if first is None:
         return ""
     if first["kind"] == "study":

@@ -32,7 +32,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -217,13 +217,13 @@ def words_of(machine: Mapping[str, Any]) -> str:
     )
 
 
-def write_page(make: Callable[[Sequence[Any]], str], results: Path, out: Path) -> int:
-    """Write the page that ``make`` builds from the files in ``results``. 1: there are none."""
+def write_page(results: Path, out: Path) -> int:
+    """Write the page of the files in ``results``. 1: there are none."""
     found = [json.loads(path.read_text()) for path in sorted(results.glob("*.json"))]
     if not found:
         print(f"no results in {results}: nothing to write", file=sys.stderr)
         return 1
-    text = make(found)
+    text = page(found)
     print(text)
     out.write_text(text, encoding="utf-8")
     return 0
@@ -262,7 +262,7 @@ def run(options: argparse.Namespace) -> int:
             kept.write_text(json.dumps(figures(result), indent=1) + "\n", encoding="utf-8")
     if without:
         print("without a result: " + ", ".join(without), file=sys.stderr)
-    written = write_page(page, options.results, options.out)
+    written = write_page(options.results, options.out)
     return 1 if without else written
 
 
@@ -284,7 +284,7 @@ def main() -> int:
     running.add_argument("--work", type=Path, default=WORK, help="runs, to be carried on")
     options = parser.parse_args()
     if options.what == "page":
-        return write_page(page, options.results, options.out)
+        return write_page(options.results, options.out)
     options.jobs = options.jobs or JOBS
     if unknown := set(options.jobs) - set(JOBS):
         parser.error(f"no such job: {', '.join(sorted(unknown))}; there are {', '.join(JOBS)}")

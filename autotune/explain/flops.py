@@ -122,7 +122,7 @@ PRODUCT_KERNEL = re.compile(
     re.IGNORECASE,
 )
 # of a replayed CUDA graph, for example, which has no operators
-PRODUCTS_INSIDE = "its kernels compute products, whose sizes the trace does not show"
+PRODUCTS_INSIDE = "its own kernels compute products, whose sizes the trace does not show"
 SPARSE = "an operand is sparse, and the trace does not record how many elements it has"
 UNCOUNTED_SHARE = 0.1  # of the operators' time
 

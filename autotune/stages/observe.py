@@ -36,7 +36,7 @@ from autotune.verdict.timing import (
     first_counted,
     mean_samples,
     reader_of,
-    restarts_workers,
+    restarts_with,
 )
 from autotune.words import duration_words
 from autotune_spaces.base import Config, NotApplicable
@@ -66,7 +66,7 @@ def observe(context: RunContext) -> Observation:
             "the objective is energy, but this machine has no readable energy counter (NVML,"
             " /sys/class/powercap)",
             where=str(context.spec.source or "objective"),
-            expected="a whole GPU since Volta (no MIG slice); on a CPU, readable RAPL counters",
+            expected="a whole GPU (not a MIG slice), Volta or later, or a CPU with readable RAPL counters",
             remedy="on a CPU, run as root; or set objective: throughput",
         )
     _warn_if_runs_are_long(context, first)
@@ -235,10 +235,7 @@ def conclude(
         device_memory_share=memory_share(hello, windows),
     )
     domains, defaults, withdrawn = choose_knobs(context, hello.machine, job)
-    loader = job.loader
-    restarts = loader is not None and restarts_workers(
-        loader.num_workers, loader.persistent_workers
-    )
+    restarts = restarts_with(job.loader, {})
     bottleneck, why = name_bottleneck(parts, ceiling, noise, restarts_workers=restarts)
     return Observation(
         machine=hello.machine,

@@ -321,6 +321,7 @@ class Sender:
     def _answers(self) -> bool:
         try:
             return _alive(self._client, self.study_run_id)
+        # MLflow, its HTTP library and its databases each have errors of their own
         except Exception:
             return False
 

@@ -21,7 +21,8 @@ from statistics import fmean, median
 
 from autotune.errors import InputError
 from autotune.results import Anatomy
-from autotune_spaces.facts import ReaderFacts
+from autotune_spaces.base import Config
+from autotune_spaces.facts import LoaderFacts, ReaderFacts
 from autotune_trials.protocol.messages import PHASES, ROUNDS, Window
 
 # medians: stalls up to here are the configuration's own and count in full; longer ones are reduced
@@ -430,6 +431,14 @@ def cost_without_data(window: Window) -> float:
 def restarts_workers(workers: object, persistent: object) -> bool:
     """Whether a DataLoader with these settings restarts its workers for every epoch."""
     return bool(workers) and not persistent
+
+
+def restarts_with(loader: LoaderFacts | None, config: Config) -> bool:
+    """Whether the job's loader, with ``config``, restarts its workers for every epoch."""
+    return loader is not None and restarts_workers(
+        config.get("num_workers", loader.num_workers),
+        config.get("persistent_workers", loader.persistent_workers),
+    )
 
 
 def start_up_excess(window: Window, start: int) -> float:

@@ -237,4 +237,5 @@ def test_a_job_that_loses_epoch_ends_is_said_to_have_stopped_once_it_has(
     said = capsys.readouterr().out
     assert "finished " in said
     why = said.partition("finished ")[2].partition(")")[0]
-    assert ("no longer lost" in why or "97%" in why) is cured
+    # whichever is seen first
+    assert ("no longer lost" in why or "infinitely fast loader" in why) is cured

@@ -16,7 +16,7 @@ from autotune.verdict.timing import (
     cost_per_sample,
     disturbed,
     joules_per_sample,
-    restarts_workers,
+    restarts_with,
     start_of_workers_s,
 )
 from autotune_trials.protocol.messages import Block, BlockReport, Window
@@ -99,11 +99,7 @@ class OwnBlocks(KeptSession):
         """
         if self._turnovers_s:
             return sum(self._turnovers_s) / len(self._turnovers_s)
-        loader = self.job.loader
-        restarts = loader is not None and restarts_workers(
-            loader.num_workers, loader.persistent_workers
-        )
-        return self._restart_s if restarts else None
+        return self._restart_s if restarts_with(self.job.loader, {}) else None
 
     def _plan(self, *, cached_batches: bool = False) -> Block:
         self._count += 1

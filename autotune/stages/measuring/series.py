@@ -36,7 +36,7 @@ from autotune.verdict.timing import (
     full_batches,
     joules_per_sample,
     mean_samples,
-    restarts_workers,
+    restarts_with,
     start_of_workers_s,
     winsorized_mean,
 )
@@ -206,9 +206,4 @@ class LiveSeries(KeptSession):
             self._rebuilt[key] = report.rebuild_s
         if seen:
             return sum(seen) / len(seen)
-        loader = self.job.loader
-        if loader is None:
-            return None
-        workers = config.get("num_workers", loader.num_workers)
-        persistent = config.get("persistent_workers", loader.persistent_workers)
-        return self._rebuilt.get(key) if restarts_workers(workers, persistent) else None
+        return self._rebuilt.get(key) if restarts_with(self.job.loader, config) else None

@@ -42,7 +42,7 @@ from autotune.stages.searching.configurations import Configuration, Configuratio
 from autotune.stages.searching.more_workers import NumbersOfWorkers
 from autotune.stages.searching.objective_model import ObjectiveModel, Row
 from autotune.verdict.bottleneck import shares
-from autotune.verdict.timing import restarts_workers
+from autotune.verdict.timing import restarts_with
 from autotune_spaces.base import Config, Knob, Scope, Value
 from autotune_spaces.codec import decode, encode
 
@@ -252,7 +252,7 @@ class ModelStudy:
         if series is None:
             return None
         refining = series.purpose not in (FIRST_LOOK, RECALLED)
-        if self._loader_binds and refining and not self._waits_still():
+        if self._loader_binds and refining and not self._loses_to_loader():
             self.stopped = "most of the time is no longer lost to the loader"
             return None
         # there is no cheap knob left to alternate
@@ -333,22 +333,16 @@ class ModelStudy:
         gain, sd = self._by_time.gain(self.model.leader())
         return max(0.0, gain - SURE * sd)
 
-    def _waits_still(self) -> bool:
+    def _loses_to_loader(self) -> bool:
         """Whether most of the time is lost to the loader even with the best configuration found."""
         best, own = self.best(), self.observation.anatomy
-        parts = own if best is None or best.anatomy is None else best.anatomy
-        if not (parts.turnover_s or (best is not None and self._keeps_workers(best.config))):
-            # no epoch ended in its first block: as in the unchanged job
+        if best is None or best.anatomy is None:
+            return shares(own).loader > MOSTLY
+        parts, loader = best.anatomy, self.observation.job.loader
+        cured = restarts_with(loader, {}) and not restarts_with(loader, best.config)
+        if not (parts.turnover_s or cured):  # no epoch ended in its first block
             parts = replace(parts, turnover_s=own.turnover_s)
         return shares(parts).loader > MOSTLY
-
-    def _keeps_workers(self, config: Config) -> bool:
-        """Whether the job restarts its workers for every epoch, and does not with ``config``."""
-        loader = self.observation.job.loader
-        if loader is None or not restarts_workers(loader.num_workers, loader.persistent_workers):
-            return False
-        workers = config.get("num_workers", loader.num_workers)
-        return not restarts_workers(workers, config.get("persistent_workers", False))
 
     def _within_the_limit(self, series: Series | None) -> Series | None:
         """``series`` without configurations beyond ``budget.trials``; None if nothing is left."""

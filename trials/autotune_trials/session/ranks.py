@@ -27,14 +27,14 @@ PEER_GONE = re.compile(
 
 def is_symptom(error: JobError) -> bool:
     """Whether the error only shows that another rank is gone."""
-    return bool(PEER_GONE.search("\n".join(_message(error.text))))
+    return bool(PEER_GONE.search(_message(error.text)))
 
 
-def _message(text: str) -> list[str]:
-    """The lines after the last frame of a traceback, or the last line."""
+def _message(text: str) -> str:
+    """The lines after the last frame of a traceback; the last line if a frame ends ``text``."""
     lines = text.strip().splitlines()
     frames = [at for at, line in enumerate(lines) if line[:1].isspace()]
-    return lines[frames[-1] + 1 if frames else 0 :] or lines[-1:]
+    return "\n".join(lines[frames[-1] + 1 if frames else 0 :] or lines[-1:])
 
 
 def last_line(text: str) -> str:

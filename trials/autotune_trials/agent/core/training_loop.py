@@ -11,6 +11,8 @@ lead_optimizer.py: GANs step several), but not with another step of it after the
 (DeepSpeed's ZeRO steps it once per param group); in a job without torch.optim, where it continues
 after updating its parameters itself (see own_updates.py). Once the job calls ``autotune.step()``,
 iterations end only there.
+
+Listeners may fail in any way: the job goes on, and the agent steps aside (``fail``).
 """
 
 from __future__ import annotations

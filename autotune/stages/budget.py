@@ -31,7 +31,7 @@ from autotune_spaces.base import Config
 # show better
 SEARCH_SHARE = 0.55
 PAIRS_KEPT = 8  # of fresh processes, reserved for the proof of one finalist
-CLEAR = math.log(1.5)  # a gain that the first look proves on all but the noisiest machines
+CLEAR = math.log(1.3)  # a gain that the first look proves on all but the noisiest machines
 # starts of the job, and seconds on top, that explaining a winner takes; fewer starts if the job
 # takes too long to start for traces with Python frames
 EXPLAIN_STARTS, FRAMELESS_STARTS, EXPLAIN_S = 4, 2, 30.0

@@ -347,6 +347,8 @@ def explain_failure(
         "ended": "ends too early",
     }[failure.kind]
     remedy = "check that the command runs by itself"
+    if failure.kind == "crash":
+        remedy += ", also without a terminal, since autotune gives it none (`< /dev/null`)"
     if failure.kind == "hang":
         remedy += (
             "; if pauses this long are normal, raise hang_timeout_s in job.yaml"

@@ -36,7 +36,7 @@ for inputs, labels in DataLoader(dataset(800), batch_size=32):
     loss_function(net(inputs), labels).backward()
     optimizer.step()
 """
-RAISED = ["RuntimeError: the disk with the data is gone", "mine.py:"]
+RAISED = ["RuntimeError: the disk with the data is gone", "mine.py:", "without a terminal"]
 QUIET = "import torch\nprint('nothing to train today')\n"
 
 

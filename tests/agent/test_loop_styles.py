@@ -67,6 +67,11 @@ STYLES = [
         withdrawn={"amp_dtype": "autocast"},
         facts={"own_compile": True, "own_autocast": "bfloat16"},
     ),
+    Style(
+        "compiled_around_autocast",
+        withdrawn={"amp_dtype": "autocast"},
+        facts={"own_compile": True, "own_autocast": "bfloat16"},
+    ),
     Style("accumulation", backwards=4),
     Style("no_sync", backwards=4),
     Style("several_optimizers", backwards=3, optimizers=("Adam", "Adam")),

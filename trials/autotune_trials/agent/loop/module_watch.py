@@ -56,7 +56,9 @@ class ModuleWatch(Listener):
         self._watching = on
 
     def iteration_ended(self, iteration: Iteration) -> None:
-        if self._watching:
+        if self._state.iterations == 1 and self._nothing_compiled():
+            self.watch(True)
+        elif self._watching:
             # under launch, another model may follow later with its own optimizer
             waits = (
                 self._config.mode == SessionMode.LAUNCH
@@ -65,8 +67,6 @@ class ModuleWatch(Listener):
             )
             if self._state.iterations >= self._config.warmup_steps and not waits:
                 self.watch(False)
-        elif self._state.iterations == 1 and self._nothing_compiled():
-            self.watch(True)
         elif self._state.iterations > 1:
             self._live.events.forget(self, "iteration_ended")
 
@@ -145,11 +145,12 @@ class ModuleWatch(Listener):
         self._traits.autocast = self._traits.autocast or str(dtype).removeprefix("torch.")
 
     def before_own_compile(self, model: Any) -> None:
-        """The job is about to compile: dynamo must see torch unpatched."""
+        """The job is about to compile: dynamo must see modules unpatched. Of an autocast region
+        inside the model we are told when dynamo traces it."""
         try:
             if not self._state.stopped:
                 self.listen_to_dynamo()
-                self.watch(False)
+                self._live.patches.restore(modules.CALLS)
                 module = getattr(model, "__self__", model)
                 if isinstance(module, self._torch.nn.Module):
                     self._traits.compiles = True

@@ -13,7 +13,8 @@ from autotune_trials.agent.patches.base import Patch, PatchSet
 if TYPE_CHECKING:
     from autotune_trials.agent.loop.module_watch import ModuleWatch
 
-NAMES = ("Module.__call__", "autocast.__enter__")
+CALLS = "Module.__call__"
+NAMES = (CALLS, "autocast.__enter__")
 
 
 def install(patches: PatchSet, torch: Any, watch: ModuleWatch) -> None:
@@ -42,7 +43,7 @@ def install(patches: PatchSet, torch: Any, watch: ModuleWatch) -> None:
 
         return __enter__
 
-    call = patches.add("Module.__call__", torch.nn.Module, "__call__", make_call)
+    call = patches.add(CALLS, torch.nn.Module, "__call__", make_call)
     patches.add("autocast.__enter__", torch.amp.autocast_mode.autocast, "__enter__", make_enter)
 
     def keep_original(utils: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from autotune_trials.agent.controls.lr_factor import LrFactor
 from autotune_trials.agent.controls.optimizer_copy import fused_works
-from autotune_trials.agent.controls.optimizers import OptimizerControl
+from autotune_trials.agent.controls.optimizers import LIGHTNING, LOOKS, OptimizerControl
 from autotune_trials.agent.core.events import Events
 from autotune_trials.agent.facts.gradient_probe import Probe
 from autotune_trials.agent.facts.job_facts import _settings
@@ -186,6 +187,22 @@ def test_a_late_sparse_gradient_under_the_jobs_own_scaler_is_no_error() -> None:
         scaler.step(optimizer)
         scaler.update()
     assert not optimizer.param_groups[0]["fused"]
+
+
+@pytest.mark.parametrize("beside", ["", *LIGHTNING])
+def test_a_fused_kernel_skips_steps_itself_except_in_lightning(
+    beside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which would refuse gradient_clip_val with any mixed precision."""
+    for name in LIGHTNING:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    if beside:
+        monkeypatch.setitem(sys.modules, beside, SimpleNamespace())  # type: ignore[misc]
+    parameter, optimizer, _ = fused_adam()
+    parameter.grad = torch.ones_like(parameter)
+    for _ in range(LOOKS + 1):
+        optimizer.step()
+    assert vars(optimizer)["_step_supports_amp_scaling"] is not bool(beside)
 
 
 def test_figures_that_an_optimizer_keeps_in_its_groups_are_no_settings() -> None:

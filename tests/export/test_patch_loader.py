@@ -444,6 +444,18 @@ def test_fused_sgd_is_not_written_beside_a_gradient_scaler(tmp_path: Path) -> No
         )
 
 
+def test_lightnings_refusal_to_clip_beside_fused_is_told(tmp_path: Path) -> None:
+    source = f"{HEAD}opt = Adam(p)\n"
+    (tmp_path / "train.py").write_text(source)
+    site = optimizer(source, "Adam(p)")
+    for owner in ("lightning", "accelerate"):
+        steps = (library("optimizer.step()", f"{owner}/optimizer.py"),)
+        sites = JobSites("train.py", optimizers=(site,), steps=steps)
+        [written] = make_patch(tuned(tmp_path, sites, {"optimizer_impl": "fused"})).written
+        told = any("gradient_clip_val" in note for note in written.change.notes)
+        assert told == (owner == "lightning")
+
+
 def test_settings_of_several_kinds_share_one_expansion(tmp_path: Path) -> None:
     source = HEAD + "train = DataLoader(ds, **options)\n"
     after = patched(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from autotune.export.formats.frameworks import Arguments, Framework, format_of, loader_words
 from autotune.export.tuned import TunedConfig
 
 LIBRARIES = ("lightning", "pytorch_lightning")
+CLIPPING = (
+    "With mixed precision, Lightning refuses gradient_clip_val beside an optimizer built with"
+    " fused=True; under `autotune launch` both work."
+)
 
 
 def spell(tuned: TunedConfig, knob: str) -> Mapping[str, Arguments]:
@@ -30,6 +34,11 @@ def spell(tuned: TunedConfig, knob: str) -> Mapping[str, Arguments]:
     return {}
 
 
+def notes(tuned: TunedConfig, groups: Mapping[str, Arguments]) -> Sequence[str]:
+    fused = "optimizer_impl" in tuned.knobs and tuned.knobs["optimizer_impl"].value == "fused"
+    return [CLIPPING] if fused else []
+
+
 LIGHTNING = format_of(
     Framework(
         "lightning",
@@ -37,5 +46,6 @@ LIGHTNING = format_of(
         LIBRARIES,
         "Trainer(..., **TRAINER) and DataLoader(..., **DATALOADER), whichever appear below.",
         spell,
+        notes,
     )
 )

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import PurePath
 
 import libcst as cst
 
+from autotune.export.formats import lightning
 from autotune.export.patch.arguments import Absent, New, find, with_arguments
 from autotune.export.patch.context import Change, Context, at, change, note_replaced
 from autotune.export.patch.edits import replace_call
@@ -61,6 +63,9 @@ def optimizer_implementation(context: Context) -> Change:
             "foreach is written instead of fused: torch's fused SGD leaves its momenta unwritten if"
             " the GradScaler that float16 needs, written here or by hand, skips the first step"
         )
+    stepped_by = {PurePath(step.file).parts[0] for step in context.sites.steps}
+    if value == "fused" and stepped_by.intersection(lightning.LIBRARIES):
+        notes.append(lightning.CLIPPING)
     return change(written.edits, written.where, [*written.notes, *notes])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from autotune_trials.agent.controls.optimizer_copy import fused_works, parameter
 
 Flags = tuple[Any, Any]  # (foreach, fused), from which torch chooses
 LOOKS = 20  # steps within which a job shows how it makes its gradients
+LIGHTNING = ("lightning", "pytorch_lightning", "lightning_fabric")
 
 
 class OptimizerControl:
@@ -145,11 +147,13 @@ class OptimizerControl:
     def _tell_grad_scaler(self, optimizer: Any) -> None:
         """GradScaler recognizes fused optimizers by a flag, and leaves unscaling and skipping to their
         kernel: not while a gradient may still make us go back. SGD's leaves momenta unwritten if it
-        skips the first step (torch 2.13): GradScaler skips it then.
+        skips the first step (torch 2.13): GradScaler skips it then. Lightning refuses to clip the
+        gradients of optimizers that have the flag, with a GradScaler and without.
         """
         momenta = any(group.get("momentum") for group in optimizer.param_groups)
         settled = self._set_to == "fused" and not (self._looks or self._unused)
-        optimizer._step_supports_amp_scaling = settled and not momenta
+        clips = any(name in sys.modules for name in LIGHTNING)
+        optimizer._step_supports_amp_scaling = settled and not (momenta or clips)
 
     def _give_back(self, optimizer: Any) -> None:
         self._write_own(optimizer)

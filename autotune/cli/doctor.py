@@ -15,6 +15,7 @@ from rich.table import Table
 
 from autotune.cli.show import print_captured
 from autotune.executors.gpu_load import gpu_load
+from autotune.export.fingerprint import gpu_names
 from autotune.words import yaml_words
 from autotune_spaces.base import NotApplicable, Start
 from autotune_spaces.codec import encode
@@ -101,7 +102,13 @@ def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list
         )
     if machine.cores < 2:
         found.append("only one core: workers and training share it, and times are noisy")
-    if machine.device == "cuda":
+    unused = machine.device == "cpu" and bool(gpu_names(os.environ))
+    if unused:
+        found.append(
+            "this machine has a GPU, which this environment's torch cannot use: the knobs below are"
+            " those of a job on the CPU. A run uses the job's own torch"
+        )
+    if unused or machine.device == "cuda":
         found += [
             f"{clause}: other programs on a GPU add noise and take its memory"
             for clause in gpu_load(os.environ)

@@ -77,12 +77,12 @@ def here(
     for_cpus = software.get("torch_version") and not (
         software.get("cuda_version") or software.get("hip")
     )
-    gpus = [] if for_cpus else _gpus(env)
+    names = [] if for_cpus else gpu_names(env)
     include = software.get("include", ())
     facts: dict[str, Any] = {}
-    if gpus:
+    if names:
         facts = {
-            "device_count": len(gpus),
+            "device_count": len(names),
             "compute_capability": capability,
             "device_memory_gib": 1024.0,
         }
@@ -91,8 +91,8 @@ def here(
         memory_gib=machines.memory_gib(),
         shm_gib=machines.shm_gib(),
         available_gib=machines.available_gib(),
-        device="cuda" if gpus else "cpu",
-        device_name=gpus[0] if gpus else model,
+        device="cuda" if names else "cpu",
+        device_name=names[0] if names else model,
         torch_version=software.get("torch_version", ""),
         python_version=software.get("python_version", ""),
         cpu_model=model,
@@ -234,7 +234,7 @@ def ask_python(program: str, code: str, env: Mapping[str, str], workdir: Path) -
         return None
 
 
-def _gpus(
+def gpu_names(
     env: Mapping[str, str],
     devices: Path = Path("/dev"),
     driver: Path = Path("/proc/driver/nvidia/gpus"),

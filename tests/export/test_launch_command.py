@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from autotune.export.fingerprint import (
-    _gpus,
     as_here,
     compared,
     current,
     differences,
+    gpu_names,
     interpreter,
     obstacles,
 )
@@ -396,14 +396,14 @@ def test_gpus_are_seen_without_torch(tmp_path: Path) -> None:
         (driver / f"0000:0{number}").mkdir(parents=True)
         (driver / f"0000:0{number}" / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
     devices.mkdir()
-    assert _gpus({}, devices, driver) == []
+    assert gpu_names({}, devices, driver) == []
     for name in ("nvidia0", "nvidia1", "nvidiactl"):
         (devices / name).touch()
-    assert _gpus({}, devices, driver) == ["NVIDIA H200", "NVIDIA H200"]
-    assert _gpus({"CUDA_VISIBLE_DEVICES": "1"}, devices, driver) == ["NVIDIA H200"]
-    assert _gpus({"CUDA_VISIBLE_DEVICES": ""}, devices, driver) == []
+    assert gpu_names({}, devices, driver) == ["NVIDIA H200", "NVIDIA H200"]
+    assert gpu_names({"CUDA_VISIBLE_DEVICES": "1"}, devices, driver) == ["NVIDIA H200"]
+    assert gpu_names({"CUDA_VISIBLE_DEVICES": ""}, devices, driver) == []
     (driver / "0000:00" / "information").write_text("Model: NVIDIA T400\n")
-    assert _gpus({"CUDA_VISIBLE_DEVICES": "1"}, devices, driver) == [""]
+    assert gpu_names({"CUDA_VISIBLE_DEVICES": "1"}, devices, driver) == [""]
 
 
 def test_every_knob_can_be_asked_about_a_gpu() -> None:

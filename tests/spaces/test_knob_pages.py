@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from autotune.cli import main
+from autotune.cli import doctor, main
 from autotune_spaces import docs
 from autotune_spaces.knobs import names
+from autotune_spaces.machine import probe
 
 PAGE = Path(__file__).parents[2] / "docs" / "knobs.md"
 
@@ -79,6 +81,18 @@ def test_doctor(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "/dev/shm" in out
     assert "num_workers" in out
+
+
+def test_doctor_tells_of_a_gpu_that_only_the_jobs_torch_can_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The tuner's own environment may have torch for CPUs."""
+    monkeypatch.setattr(doctor, "probe", lambda: replace(probe(), device="cpu"))
+    monkeypatch.setattr(doctor, "gpu_names", lambda environ: ["NVIDIA GeForce RTX 4090"])
+    monkeypatch.setattr(doctor, "gpu_load", lambda environ: ("GPU 0: 6.0 GiB in use",))
+    told = doctor.examine()["missing"]
+    assert any("has a GPU" in line for line in told)
+    assert any("6.0 GiB in use" in line for line in told)
 
 
 def test_the_readme_names_every_knob() -> None:

@@ -48,6 +48,7 @@ class Nvml:
     """
 
     reasons = 0
+    busy = (0, 0)  # the GPU and its memory, in percent
 
     def nvmlInit_v2(self) -> int:
         return 0
@@ -59,6 +60,11 @@ class Nvml:
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any, found: Any) -> int:
         assert handle.value == 7
         found._obj.value = self.reasons
+        return 0
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any, found: Any) -> int:
+        assert handle.value == 7
+        found._obj[:] = self.busy
         return 0
 
 
@@ -100,6 +106,12 @@ def test_a_power_cap_is_told_and_disturbs_nothing(nvml: Nvml, tmp_path: Path) ->
     assert in_words(capped, capped) == ""
 
 
+def test_the_gpus_own_share_is_read_and_not_its_memorys(nvml: Nvml) -> None:
+    nvml.busy = 40, 7
+    assert driver.busy_share(GPU) == 0.4
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
 def test_without_a_driver_nothing_is_told(tmp_path: Path) -> None:
+    assert driver.busy_share(GPU) == 0.0
     assert read(GPU, str(tmp_path)) == Limits() == read(GPU, str(tmp_path))

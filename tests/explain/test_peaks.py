@@ -8,14 +8,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from replay import ReplayExecutor, ReplayTable
 
 from autotune.executors.base import SessionFailed
 from autotune.executors.local import LocalExecutor
 from autotune.explain.vendor import vendor_peaks
-from autotune_trials.measure import peaks
+from autotune_trials.measure import machine_load, nvml, peaks
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = os.pathsep.join(str(ROOT / part) for part in ("", "trials", "search_spaces"))
@@ -100,6 +103,27 @@ def test_peaks_are_measured_once_and_kept_by_fingerprint(
     assert peaks.load({**first["fingerprint"], "threads": 2}) is None
     again = json.loads(python(command, tmp_path))
     assert again["kept"] and again["peaks"] == first["peaks"]
+
+
+@pytest.mark.parametrize("busy", [0.05, 0.6])
+def test_peaks_of_a_gpu_that_others_use_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: float
+) -> None:
+    asked = []
+
+    def busy_share(device: Any) -> float:
+        asked.append(device)
+        return busy
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["peaks", "--device", "cuda"])
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(peaks, "fingerprint", lambda torch, device: {"device": device})
+    monkeypatch.setattr(peaks, "measure", lambda torch, device: {"float32": 1.0})
+    monkeypatch.setattr(machine_load, "between", lambda stretch: SimpleNamespace(cpu_pressure=0.0))
+    monkeypatch.setattr(nvml, "busy_share", busy_share)
+    peaks.main()
+    assert asked == [1] and (peaks.load({"device": "cuda"}) is None) == (busy > peaks.QUIET)
 
 
 @pytest.mark.parametrize(

@@ -30,3 +30,14 @@ def handle(device: Any) -> ctypes.c_void_p:
     found = ctypes.c_void_p()
     library().nvmlDeviceGetHandleByUUID(named.encode(), ctypes.byref(found))
     return found
+
+
+def busy_share(device: Any) -> float:
+    """Share of the last second or less in which ``device`` ran a kernel of any program; 0.0 if
+    unknown."""
+    rates = (ctypes.c_uint * 2)()  # nvmlUtilization_t: of the GPU and of its memory, in percent
+    try:
+        failed = library().nvmlDeviceGetUtilizationRates(handle(device), ctypes.byref(rates))
+    except Exception:  # no driver, or an old one
+        return 0.0
+    return 0.0 if failed else rates[0] / 100  # a MIG slice has no such figure

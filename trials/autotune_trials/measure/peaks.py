@@ -8,8 +8,8 @@ empty call.
 Runs in its own process for a few seconds; results are cached in the user's cache directory under
 the fingerprint of hardware and software. Rounds alternate between measurements, so that a temporary
 load spoils one round of each rather than all rounds of one. Results measured while tasks waited for
-a CPU are used but not cached. Units: FLOP/s (2·n³ per product of n×n matrices), bytes/s
-(bytes read plus bytes written), seconds for ``dispatch``.
+a CPU, or while other programs used the GPU, are used but not cached. Units: FLOP/s (2·n³ per
+product of n×n matrices), bytes/s (bytes read plus bytes written), seconds for ``dispatch``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ LEAST_BYTES = 1 << 26  # smallest array for the bandwidth measurement
 CACHES = 4
 LARGEST_SHARE = 0.1  # of free memory, for all three arrays
 CALLS = 300  # empty calls timed
-QUIET = 0.1  # results are cached only if tasks waited for a CPU for at most this share of the time
+# results are cached only if tasks waited for a CPU, and other programs used the GPU, for at most
+# this share of the time
+QUIET = 0.1
 
 
 def measure(torch: Any, device: str) -> dict[str, float]:
@@ -247,6 +249,7 @@ def main() -> None:
 
     import torch
 
+    from autotune_trials.measure import nvml
     from autotune_trials.measure.machine_load import between, snapshot
 
     wanted = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -259,8 +262,9 @@ def main() -> None:
     peaks = load(of)
     kept = peaks is not None
     if peaks is None:
+        shared = device == "cuda" and nvml.busy_share(torch.cuda.current_device()) > QUIET
         before, peaks = snapshot(), measure(torch, device)
-        if between((before, snapshot())).cpu_pressure <= QUIET:
+        if between((before, snapshot())).cpu_pressure <= QUIET and not shared:
             save(of, peaks)
     json.dump({"peaks": peaks, "fingerprint": of, "kept": kept}, sys.stdout)
     print()

@@ -267,10 +267,12 @@ def memory_share(hello: Hello, windows: Sequence[Window]) -> float:
 
 
 def copy_share(windows: Sequence[Window]) -> float:
-    """Share of an iteration on the device that is spent copying to it, 0..1."""
+    """Share of an iteration on the device that is spent copying to it, 0..1. Its wait for batches
+    does not count: the search may end that.
+    """
     phases = [window.phases_s for window in windows]
     return sum(p.get("to_device", 0.0) for p in phases) / (
-        math.fsum(s for p in phases for s in p.values()) or 1.0
+        math.fsum(s for p in phases for name, s in p.items() if name != "data") or 1.0
     )
 
 

@@ -203,7 +203,8 @@ class JobFacts:
     surveys: Mapping[str, Any] = field(default_factory=dict)
     sites: JobSites = JobSites()  # where in the source all of this is
     process: ProcessFacts = ProcessFacts()
-    # share of an iteration spent on copies to the device; filled in by the tuner
+    # share of an iteration, without its wait for batches, spent on copies to the device; filled in by
+    # the tuner
     copy_share: float = 0.0
     # largest share of the device's memory it reserves, 0..1; filled in by the tuner
     device_memory_share: float = 0.0

@@ -140,8 +140,8 @@ def test_what_needs_workers_is_not_searched_where_their_number_is_not(tmp_path: 
     )
 
 
-def test_the_share_of_copies_is_that_of_all_phases() -> None:
-    window = Window((0.1,) * 4, (8.0,) * 4, {"to_device": 0.1, "forward": 0.3})
+def test_the_share_of_copies_is_that_of_an_iteration_that_waits_for_no_batch() -> None:
+    window = Window((0.2,) * 4, (8.0,) * 4, {"to_device": 0.1, "forward": 0.3, "data": 0.4})
     assert copy_share([window, window]) == pytest.approx(0.25)
     assert copy_share([Window((0.1,), (1.0,), {})]) == 0.0, "of a job whose phases are not known"
 

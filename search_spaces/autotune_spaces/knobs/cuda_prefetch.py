@@ -66,7 +66,10 @@ class CudaPrefetch(Knob):
         need_cuda(job)
         host_loader_of(job)
         if self.values is None and job.copy_share < VISIBLE:
-            raise NotApplicable(f"copies to the GPU take only {job.copy_share:.1%} of an iteration")
+            raise NotApplicable(
+                f"copies to the GPU take only {job.copy_share:.1%} of an iteration, not counting its"
+                " wait for batches"
+            )
         return [False, True]
 
     def active(self, config: Config, defaults: Config) -> bool:

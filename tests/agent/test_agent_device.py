@@ -206,9 +206,9 @@ def test_only_batches_of_a_loader_are_copied_without_waiting(tuner: Tuner) -> No
     assert set(printed) == {"[False, True, True]"}
 
 
-@pytest.mark.slow
-def test_a_job_that_copies_no_batch_of_a_loader_is_told(tuner: Tuner) -> None:
-    source = STAGED.replace('y.to("cuda:1")', "y").replace("assert x", "x = buffer")
+@pytest.mark.parametrize("labels", ['y.to("cuda:1", non_blocking=True)', slow("y")])
+def test_a_job_without_a_batch_to_copy_that_it_waits_for_is_told(tuner: Tuner, labels: str) -> None:
+    source = STAGED.replace('y.to("cuda:1")', labels).replace("assert x", "x = buffer")
     start(tuner, source, mode="fixed", knobs={"non_blocking": True}, steps=8)
     tuner.receive()
     assert "never moves a pinned DataLoader batch" in tuner.receive().no_effect["non_blocking"]

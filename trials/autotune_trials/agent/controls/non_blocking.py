@@ -33,26 +33,26 @@ class NonBlocking(Control):
         super().__init__(live)
         # memory addresses of the latest batches
         self._given: deque[set[int]] = deque(maxlen=BATCHES)
-        self._used = False  # a copy got the flag
+        self.used = False  # a copy got a flag that the job does not give it
 
     def set(self, value: Any) -> None:
         if value != self.wanted:
-            self.wanted, self._used = value, False
+            self.wanted, self.used = value, False
             self.listen(value is not None)
 
     def effect(self) -> str | None:
-        if self.wanted is None or self._used:
+        if self.wanted is None or self.used:
             return None
-        return "the job never moves a pinned DataLoader batch with .to(device) or .cuda()"
+        return (
+            "the job never moves a pinned DataLoader batch with .to(device) or .cuda(), or always"
+            " with non_blocking=True itself"
+        )
 
     def wanted_for(self, tensor: Any) -> bool | None:
         """The flag for a copy of ``tensor``; None: as the job calls it."""
         if self.wanted is None or not tensor.is_pinned():
             return None
-        if not self.was_given(tensor):
-            return None
-        self._used = True
-        return self.wanted
+        return self.wanted if self.was_given(tensor) else None
 
     def was_given(self, tensor: Any) -> bool:
         """Whether ``tensor`` is of one of the latest batches."""

@@ -51,7 +51,9 @@ class Transfers(Listener):
                 self._sites.on_transfer(sys._getframe(1), self._may_be_refilled(tensor))
             wanted = self._non_blocking.wanted_for(tensor)
             if wanted is not None:
-                args, kwargs = transfer.with_flag(args, kwargs, wanted)
+                flagged = transfer.with_flag(args, kwargs, wanted)
+                self._non_blocking.used |= flagged != (args, kwargs)
+                args, kwargs = flagged
             before = timer.begin_transfer()
             if self._prefetch.prefetch is not None:
                 moved = self._made_ahead(method, tensor, args, kwargs)

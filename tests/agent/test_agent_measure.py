@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from autotune_trials.agent.core.settling import AFTER_DRAIN, LockstepSettling, Settling
+from autotune_trials.agent.dataloader.reader_meter import Spent
 from autotune_trials.measure import clock as phases
 from autotune_trials.measure.clock import PhaseClock
 from autotune_trials.measure.machine_load import Snapshot, between, snapshot
 from autotune_trials.measure.memory import forget_peak, peak_gib
+from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.messages import Block
 
 
@@ -383,7 +385,6 @@ def test_memory_under_an_allocator_that_keeps_no_count_is_what_the_device_has_in
         raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
 
     cuda = SimpleNamespace(
-        empty_cache=lambda: None,
         reset_peak_memory_stats=no_count,
         max_memory_reserved=no_count,
         mem_get_info=lambda device: (6 * 2**30, 8 * 2**30),
@@ -391,3 +392,19 @@ def test_memory_under_an_allocator_that_keeps_no_count_is_what_the_device_has_in
     torch: Any = SimpleNamespace(cuda=cuda)
     forget_peak(torch, "cuda:0")
     assert peak_gib(torch, "cuda:0") == 2.0
+
+
+def test_memory_that_was_given_back_before_a_window_does_not_count() -> None:
+    reserved = {"now": 30 * 2**30, "peak": 75 * 2**30}  # cuDNN has benchmarked its algorithms
+    cuda = SimpleNamespace(
+        reset_peak_memory_stats=lambda device: reserved.update(peak=reserved["now"]),
+        max_memory_reserved=lambda device: reserved["peak"],
+    )
+    loaders: Any = SimpleNamespace(
+        reader_spent=Spent, settings_in_force=lambda: None, epoch_iterations=lambda: None
+    )
+    window = WindowRecorder(
+        SimpleNamespace(cuda=cuda), "cuda:0", loaders, lambda: None, keep_interrupted=True
+    )
+    window.open()
+    assert window.close().peak_memory_gib == 30.0

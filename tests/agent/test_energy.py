@@ -151,6 +151,7 @@ def test_on_a_gpu_energy_is_shared_by_the_devices_time(
     monkeypatch.setenv(POWERCAP_VARIABLE, str(tmp_path / "nowhere"))
     monkeypatch.setattr(energy, "perf_counter", lambda: now_s)
     monkeypatch.setattr(energy, "_gpu", lambda _: [energy.Counter("GPU", lambda: 300 * now_s)])
+    monkeypatch.setattr(windows_of, "forget_peak", lambda *_: None)
     monkeypatch.setattr(windows_of, "peak_gib", lambda *_: 0.0)
     busy_until_s = 0.5  # with work from before the window
 

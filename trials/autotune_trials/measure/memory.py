@@ -16,9 +16,10 @@ from autotune_trials.measure.machine_load import resident_gib
 
 
 def forget_peak(torch: Any, device: Any) -> None:
-    """Reset the peak. On CUDA this also returns cached blocks of earlier configurations."""
+    """Reset the peak. What was given back before does not count: when it first meets a shape, cuDNN's
+    benchmark takes as much memory as its algorithms want and there is, for a moment.
+    """
     if device is not None:
-        torch.cuda.empty_cache()
         with suppress(RuntimeError):  # an allocator that keeps no count
             torch.cuda.reset_peak_memory_stats(device)
 

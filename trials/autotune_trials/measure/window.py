@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.measure import throttling
 from autotune_trials.measure.clock import TURNOVER
 from autotune_trials.measure.machine_load import Snapshot, between, snapshot
-from autotune_trials.measure.memory import peak_gib
+from autotune_trials.measure.memory import forget_peak, peak_gib
 from autotune_trials.protocol.messages import PHASES, Window
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class WindowRecorder:
         """Begin the window. Takes a few milliseconds: call :meth:`PhaseClock.resume` afterwards."""
         if self._energy is not None:
             self._finish()  # what the device still has to do belongs to no iteration of the window
+        forget_peak(self._torch, self._device)
         self._start, self._limits = snapshot(), throttling.read(self._device)
         self._read = self._loaders.reader_spent()
         if self._energy is not None:

@@ -25,7 +25,6 @@ from autotune_trials.agent.core.settling import (
 )
 from autotune_trials.agent.facts.job_facts import in_force, rank, startup_s, world_size
 from autotune_trials.agent.patches import scheduler
-from autotune_trials.measure.memory import forget_peak
 from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.messages import (
     ROUNDS,
@@ -225,8 +224,9 @@ class LiveMode(Mode):
             if block.knobs and self._hello.job.own_compile:
                 self._allow_recompiles()
             agent.knobs.switch(block.knobs, self._hello)
-            # only now: memory that the last block held (a graph's pool) has just been freed
-            forget_peak(agent.torch, agent.live.cuda)
+            if agent.live.cuda is not None:
+                # only now: memory that the last block held (a graph's pool) has just been freed
+                agent.torch.cuda.empty_cache()
         except Exception as error:
             if not self._failed(run, f"knob: {type(error).__name__}: {error}"):
                 return False

@@ -343,6 +343,36 @@ def test_the_first_graph_is_of_the_guess() -> None:
         assert all_series[0].blocks[0]["compile_mode"] == guess
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_what_a_gpu_hides_while_it_waits_for_launches_is_found_in_a_graph(seed: int) -> None:
+    modes = ("off", "default", "reduce-overhead")
+    launching_s = dict(zip(modes, (0.010, 0.005, 0.0008), strict=True))
+
+    def cost(config: dict) -> float:
+        half, mode = config.get("amp_dtype") == "bfloat16", config.get("compile_mode", "off")
+        casting_s = 0.0015 if half and mode == "off" else 0.0
+        return math.log(max(0.003 if half else 0.006, launching_s[mode] + casting_s))
+
+    s = ModelSearch(
+        (
+            SearchKnob("amp_dtype", ("off", "bfloat16"), "off", in_graph=True, guess="bfloat16"),
+            SearchKnob("compile_mode", modes, "off", compiled=True, guess="default"),
+            SearchKnob("gc", ("default", "freeze"), "default"),
+        ),
+        normalize=normalize,
+        bottleneck="compute",
+        seed=seed,
+        noise=0.02,
+        planned_s=20_000.0,
+        compile_start_up_s={"default": 10.0, "reduce-overhead": 12.0},
+        launches=True,
+    )
+    all_series = run(s, cost, noise=0.01, seed=seed)
+    best = {"amp_dtype": "bfloat16", "compile_mode": "reduce-overhead"}
+    assert best.items() <= dict(s.answer().config).items()
+    assert sum(series.purpose == "compile" for series in all_series) <= 5
+
+
 def test_a_doubtful_gain_is_kept_and_nothing_is_not() -> None:
     """A gain of 1.2x known to ±8% may become "not proven"; 0.5% ± 3% is one of many."""
     assert worth(math.log(1.2), 0.08, 0.15, 0.007).expected > 0.02

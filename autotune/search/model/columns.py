@@ -24,6 +24,7 @@ MAIN_SD = 0.15  # of a value's effect on log cost
 LOADER_SD = 0.5  # the same for loader knobs if the loader is the bottleneck: 20x was seen
 BASELINE_SD = 0.5
 PAIR_SD = 0.02
+GRAPH_SD = 0.005  # of compile with a knob of its graph, on a GPU: a few blocks outweigh it
 # Known not to be additive; if loader-bound, pairs of num_workers with compute knobs are added.
 PAIRS = (("amp_dtype", "compile_mode"), ("amp_dtype", "channels_last"))
 COMPETING_SD = 0.3  # of the interaction of workers and threads if reading takes long
@@ -45,6 +46,8 @@ class Columns:
     Args:
         expected: (knob, value) -> effect on log cost, the centre of its prior; 0 if missing.
         reading: preparing batches takes a considerable part of the time.
+        launches: the job trains on a GPU, which may wait for its kernels to be launched. Knobs that
+            make kernels faster then show no gain until the model is compiled.
     """
 
     def __init__(
@@ -54,8 +57,9 @@ class Columns:
         bottleneck: str,
         expected: Mapping[tuple[str, Value], float] | None = None,
         reading: bool = False,
+        launches: bool = False,
     ) -> None:
-        self.knobs, self.normalize = tuple(knobs), normalize
+        self.knobs, self.normalize, self.launches = tuple(knobs), normalize, launches
         self.place = {knob.name: k for k, knob in enumerate(self.knobs)}
         self.default = np.array([knob.default_index for knob in self.knobs])
         self.most = max(len(knob.values) for knob in self.knobs)
@@ -67,7 +71,7 @@ class Columns:
                     self.column[k, v] = len(prior)
                     prior.append(LOADER_SD if knob.loader and bottleneck == "loader" else MAIN_SD)
         self.mains = len(prior)
-        self.pairs = _known_pairs(self.knobs, bottleneck, self.most)
+        self.pairs = _known_pairs(self.knobs, bottleneck, self.most, launches)
         self.in_a = np.array([pair.in_a for pair in self.pairs], dtype=bool)
         self.in_b = np.array([pair.in_b for pair in self.pairs], dtype=bool)
         # (workers, threads), if they compete for cores
@@ -76,15 +80,14 @@ class Columns:
             if reading and self.place.keys() >= set(COMPETING)
             else None
         )
-        self.prior_sd = np.array(
-            prior
-            + [
-                COMPETING_SD if (pair.a, pair.b) == self.competing else PAIR_SD
-                for pair in self.pairs
-            ]
-        )
+        self.prior_sd = np.array(prior + [self._sd_of(pair) for pair in self.pairs])
         self.prior_mean = self._prior_mean(expected or {})
         self.conditions = [self._conditions_of(k) for k in range(len(self.knobs))]
+
+    def _sd_of(self, pair: Pair) -> float:
+        if (pair.a, pair.b) == self.competing:
+            return COMPETING_SD
+        return GRAPH_SD if self.knobs[pair.a].compiled else PAIR_SD
 
     def _prior_mean(self, expected: Mapping[tuple[str, Value], float]) -> np.ndarray:
         mean = np.zeros(len(self.prior_sd))
@@ -157,12 +160,16 @@ class Columns:
         return found
 
 
-def _known_pairs(knobs: Sequence[SearchKnob], bottleneck: str, most: int) -> list[Pair]:
+def _known_pairs(
+    knobs: Sequence[SearchKnob], bottleneck: str, most: int, launches: bool
+) -> list[Pair]:
     names = [knob.name for knob in knobs]
-    pairs = []
+    pairs = _pairs_with_compile(knobs, most) if launches else []
     for first, second in PAIRS:
         if first in names and second in names:
             a, b = names.index(first), names.index(second)
+            if launches and knobs[b].compiled:
+                continue  # one of those above
             for i in _changed(knobs[a]):
                 pairs += [Pair(a, _only(i, most), b, _only(j, most)) for j in _changed(knobs[b])]
     if "num_workers" in names:
@@ -173,6 +180,18 @@ def _known_pairs(knobs: Sequence[SearchKnob], bottleneck: str, most: int) -> lis
             if knob.name in COMPETING[1:] or (bottleneck == "loader" and not knob.loader):
                 pairs += [Pair(a, other, b, _only(j, most)) for j in _changed(knob)]
     return pairs
+
+
+def _pairs_with_compile(knobs: Sequence[SearchKnob], most: int) -> list[Pair]:
+    """One column per value of a knob that compiled graphs depend on, shared by all graphs."""
+    return [
+        Pair(a, tuple(i in _changed(compiled) for i in range(most)), b, _only(j, most))
+        for a, compiled in enumerate(knobs)
+        if compiled.compiled
+        for b, knob in enumerate(knobs)
+        if knob.in_graph
+        for j in _changed(knob)
+    ]
 
 
 def _changed(knob: SearchKnob) -> list[int]:

@@ -3,7 +3,8 @@
 Compiling takes longer than anything else the search tries, and the knobs that a graph depends on
 cannot be switched without compiling again. So a graph is bought for the leader once these knobs are
 mostly settled or 30% of the time is used, and another one if it promises a log gain of more than
-0.01. Its start-up cost is spread over the planned steps.
+0.01. Its start-up cost is spread over the planned steps. On a GPU that waits for launches, these
+knobs show what they gain only in a graph: there, each is tried once more.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ class Compiling:
                 continue
             if self.too_costly(v, seconds_left):
                 continue
-            if evidence.tried[c, v] and belief.leader[c] not in (v, evidence.columns.default[c]):
-                continue  # the leader compiles with another value, which has been faster
+            if self._outdone(belief, c, v):
+                continue
             # The first time, on what worked without it, so that a failure can be attributed.
             index = (
                 belief.leader.copy()
@@ -67,7 +68,38 @@ class Compiling:
             gain = self._expected_gain(belief, index, v)
             if gain > best_gain:
                 best, best_gain = index, gain
-        return best
+        return self._hidden(belief, seconds_left) if best is None else best
+
+    def _outdone(self, belief: Belief, c: int, v: int) -> bool:
+        """Whether the leader compiles with another value than ``v``, which has been faster. On a GPU
+        the two may have been as fast only because of the other knobs: it must be clearly faster.
+        """
+        evidence = self.evidence
+        if not evidence.tried[c, v] or belief.leader[c] in (v, evidence.columns.default[c]):
+            return False
+        index = belief.leader.copy()
+        index[c] = v
+        gain, sd, _ = belief.gain(index, belief.leader)
+        return not evidence.columns.launches or gain + 2 * sd < -GAIN_NEEDED
+
+    def _hidden(self, belief: Belief, seconds_left: float) -> np.ndarray | None:
+        """The compiled leader with the guess of a knob that was never compiled with it: without
+        compile, a GPU that waited for launches may have hidden its gain. None: there is none.
+        """
+        evidence, columns = self.evidence, self.evidence.columns
+        graph = evidence.graph_of(belief.leader)
+        if not columns.launches or graph is None or self.too_costly(graph[0], seconds_left):
+            return None
+        for place, k in enumerate(evidence.graph, start=1):
+            knob, index = columns.knobs[k], belief.leader.copy()
+            if knob.guess is None or knob.costly:
+                continue
+            index[k] = knob.index(knob.guess)
+            seen = any(bought[place] == index[k] for bought in evidence.bought())
+            mended = evidence.mended(index, belief.posterior.mean)
+            if not seen and evidence.allowed[k, index[k]] and (mended == index).all():
+                return index
+        return None
 
     def left_untried(self, belief: Belief) -> bool:
         """Whether a value that may pay for its start-up was never measured."""

@@ -438,7 +438,9 @@ def test_batches_on_the_gpu_need_no_workers_and_no_pinning() -> None:
     ready = with_loader(CUDA_JOB, on_gpu=True)
     for name in ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory"):
         assert "already on the GPU" in out(name, CUDA, ready)
-    assert "already on the GPU" in out("cuda_prefetch", CUDA, ready)
+    for name in ("non_blocking", "cuda_prefetch"):
+        assert "already on the GPU" in out(name, CUDA, ready)
+        assert "without a torch DataLoader" in out(name, CUDA, job(CUDA_JOB, loader=None))
     assert 32 in values("batch_size", CUDA, ready)
 
 

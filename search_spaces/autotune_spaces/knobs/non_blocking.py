@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Value
-from autotune_spaces.domains import need_cuda
+from autotune_spaces.domains import host_loader_of, need_cuda
 from autotune_spaces.facts import JobFacts, Machine
 
 
@@ -40,6 +40,7 @@ class NonBlocking(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         need_cuda(job)
+        host_loader_of(job)
         return [False, True]
 
     def active(self, config: Config, defaults: Config) -> bool:

@@ -168,9 +168,10 @@ class Postmortem:
     def hang(self, pids: Mapping[int, int], what: str) -> SessionFailed:
         """The job makes no progress; ``what`` describes it. Saves the stacks of all processes."""
         stacks = hang_stacks.save_stacks(self._paths, self._mark, pids)
-        lines = stacks[hang_stacks.culprit(stacks)] if stacks else []
-        if len(stacks) > 1 and not hang_stacks.waits_for_others(lines):
-            what += f"; the other processes are waiting for {hang_stacks.culprit(stacks)}"
+        culprit = hang_stacks.culprit(stacks)
+        lines = stacks[culprit or next(iter(stacks))] if stacks else []
+        if len(stacks) > 1 and culprit:
+            what += f"; the other processes are waiting for {culprit}"
         # faulthandler dumps have the most recent call first
         where = classify.user_line(reversed(lines), self._workdir)
         return self.failure(

@@ -12,8 +12,9 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.supervisor import process_tags, procfs
 
 PATIENCE_S = 1.0  # longest wait for all stacks to be written
-# Innermost frame of a rank in a collective call, or in the backward that runs one.
-WAITING = re.compile(r"/torch/(?:distributed|autograd|nn/parallel|_ops)", re.IGNORECASE)
+# Innermost frame of a rank in a collective call, in the backward that runs one, or waiting for its
+# GPU.
+WAITING = re.compile(r"/torch/(?:distributed|autograd|cuda|nn/parallel|_ops)", re.IGNORECASE)
 
 
 def save_stacks(paths: SessionPaths, mark: str, ranks: Mapping[int, int]) -> dict[str, list[str]]:
@@ -48,17 +49,19 @@ def main_thread(text: str) -> list[str]:
 
 
 def waits_for_others(lines: Sequence[str]) -> bool:
-    """Whether the innermost frame (most recent call first) is a collective call, or the backward
-    that runs one.
+    """Whether the innermost frame (most recent call first) is a collective call, the backward that
+    runs one, or a wait for the GPU.
     """
     frames = [line for line in lines if re.match(r'\s*File "', line)]
     return bool(frames) and bool(WAITING.search(frames[0]))
 
 
 def culprit(stacks: Mapping[str, Sequence[str]]) -> str:
-    """Of several processes that stand still, the one the others wait for; the first if unclear."""
+    """Of several processes that stand still, the one the others wait for; "" if unclear: with NCCL
+    a rank waits wherever it reads from its GPU, perhaps in a line of the job's own.
+    """
     busy = [who for who, lines in stacks.items() if lines and not waits_for_others(lines)]
-    return busy[0] if busy else next(iter(stacks))
+    return busy[0] if len(busy) == 1 else ""
 
 
 def stacks_in_words(stacks: Mapping[str, Sequence[str]], most_lines: int) -> str:

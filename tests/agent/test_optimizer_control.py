@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,6 +61,28 @@ def test_fused_is_not_offered_where_its_step_raises(monkeypatch: pytest.MonkeyPa
         "for-loop",
         "foreach",
     )
+
+
+@pytest.fixture
+def sharded() -> Iterator[list[torch.nn.Parameter]]:
+    """Parameters of a model that FSDP shards over a single rank."""
+    distributed = pytest.importorskip("torch.distributed.fsdp")
+    torch.distributed.init_process_group(
+        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+    model = torch.nn.Linear(3, 2)
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    yield list(distributed.fully_shard(model, mesh=mesh).parameters())
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(("cls", "fused"), [(torch.optim.SGD, False), (torch.optim.AdamW, True)])
+def test_fused_is_offered_for_sharded_parameters_where_torch_has_it(
+    sharded: list[torch.nn.Parameter], cls: type, fused: bool
+) -> None:
+    for optimizer, has_it in ((built(cls, torch.float32), True), (cls(sharded, lr=0.1), fused)):
+        offered = OptimizerControl(torch, optimizer).supported()
+        assert offered == ("for-loop", "foreach", "fused")[: 2 + has_it]
 
 
 def test_the_trial_of_fused_is_not_noticed() -> None:

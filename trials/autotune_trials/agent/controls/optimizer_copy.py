@@ -15,6 +15,13 @@ def parameters_of(optimizer: Any) -> list[Any]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def own_shard(tensor: Any) -> Any:
+    """The part of a DTensor (FSDP) in this process, without asking other ranks; other tensors as
+    they are.
+    """
+    return tensor.to_local() if type(tensor).__name__ == "DTensor" else tensor
+
+
 def copy_of(
     torch: Any,
     optimizer: Any,
@@ -68,11 +75,17 @@ def fused_works(torch: Any, optimizer: Any) -> bool:
     kind.
 
     SGD's silently leaves whole vectors of half precision unchanged on a CPU (torch 2.13). Adagrad's
-    constructor accepts a GPU even where torch has no kernel for it, and its step raises. Waits for
-    the device.
+    constructor accepts a GPU even where torch has no kernel for it, and its step raises; so do
+    those of SGD and Adagrad for sharded parameters (FSDP). Waits for the device.
     """
-    kinds = {(p.device, p.dtype) for p in parameters_of(optimizer)}
-    tried = [torch.zeros(TRIED, dtype=dtype, device=device) for device, dtype in kinds]
+    smallest_last = sorted(parameters_of(optimizer), key=lambda p: -p.numel())
+    kinds = {(type(p), p.device, p.dtype): p for p in smallest_last}
+    tried = [
+        torch.zeros(TRIED, dtype=p.dtype, device=p.device)
+        if own_shard(p) is p
+        else torch.zeros_like(p)
+        for p in kinds.values()
+    ]
     for parameter in tried:
         parameter.grad = torch.ones_like(parameter)
     scratch = copy_of(torch, optimizer, "fused", lambda group: ())
@@ -80,6 +93,6 @@ def fused_works(torch: Any, optimizer: Any) -> bool:
     try:
         with torch.no_grad():
             bare_step(optimizer)(scratch)
-        return all(bool(p.all()) for p in tried)
+        return all(bool(own_shard(p).all()) for p in tried)
     except Exception:  # whatever torch raises: such a step would raise in the job, too
         return False

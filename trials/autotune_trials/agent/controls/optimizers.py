@@ -19,8 +19,8 @@ LIGHTNING = ("lightning", "pytorch_lightning", "lightning_fabric")
 class OptimizerControl:
     """One optimizer's implementation."""
 
-    # whether torch's fused kernel works, by class, options, and (device, dtype) of the parameters:
-    # a job may build an optimizer for every task, and trying it waits for the device
+    # whether torch's fused kernel works, by class, options, and (type, device, dtype) of the
+    # parameters: a job may build an optimizer for every task, and trying it waits for the device
     _fused: ClassVar[dict[Any, bool]] = {}
 
     def __init__(self, torch: Any, optimizer: Any) -> None:
@@ -67,7 +67,7 @@ class OptimizerControl:
         return tuple(found)
 
     def _fused_works(self, optimizer: Any, parameters: list[Any]) -> bool:
-        kinds = frozenset((p.device, p.dtype) for p in parameters)
+        kinds = frozenset((type(p), p.device, p.dtype) for p in parameters)
         options = frozenset(
             (name, bool(value))
             for name, value in optimizer.defaults.items()

@@ -13,7 +13,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import reason, write_exception
-from autotune_trials.agent.controls.optimizer_copy import parameters_of
+from autotune_trials.agent.controls.optimizer_copy import own_shard, parameters_of
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.loop.loss_meter import Scalar, read_scalars
 from autotune_trials.agent.snapshots import off_heap
@@ -232,13 +232,6 @@ class GradientSketch:
             buckets = torch.empty(len(piece), dtype=torch.int32, device="cpu")
             buckets.random_(0, 2 * BUCKETS, generator=generator)
             self._sums[device].index_add_(0, buckets.to(device), piece.to(torch.float64))
-
-
-def own_shard(tensor: Any) -> Any:
-    """The part of a DTensor (FSDP) in this process, without asking other ranks; other tensors as
-    they are.
-    """
-    return tensor.to_local() if type(tensor).__name__ == "DTensor" else tensor
 
 
 def _numbers(torch: Any, scalars: list[Scalar | None]) -> list[float]:

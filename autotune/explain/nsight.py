@@ -63,8 +63,8 @@ class Tool:
     title: str
     suffix: str  # of its report
 
-    def missing(self, device: str) -> str:
-        """Why it cannot be used here, in one sentence; "" if it can."""
+    def missing(self, device: str, ranks: int = 1) -> str:
+        """Why it cannot be used here, in one sentence; "" if it can. ``ranks``: of the job."""
         if device != "cuda":
             return (
                 f"{self.title} was requested, but it profiles only GPUs, and the job computes on"
@@ -74,6 +74,12 @@ class Tool:
             return (
                 f"{self.title} was requested, but there is no {self.name} on PATH here;"
                 " torch.profiler was used."
+            )
+        if self is NCU and ranks > 1:
+            return (
+                f"{self.title} was requested, but it runs a kernel several times, and those that"
+                " exchange data between ranks would wait forever for the others; torch.profiler was"
+                " used."
             )
         return ""
 

@@ -89,7 +89,7 @@ def examine(
     if better != peaks:
         peaks, sides = better, described(better)
     sides, frameless = with_frames(context, observation, sides)
-    sides, notes = captured(context, configs, sides, observation.job.device)
+    sides, notes = captured(context, configs, sides, observation.job)
     write_roofline_plot(sides, peaks, context.run_dir / "traces" / "roofline.png")
     judgement = judge(
         {name: case(observation, name, side, records[name], peaks) for name, side in sides.items()}

@@ -30,13 +30,14 @@ from autotune.explain.records import Side
 from autotune.job.configs import key_of
 from autotune.stages.context import RunContext
 from autotune_spaces.base import Config
+from autotune_spaces.facts import JobFacts
 
 SETTLE_STEPS = 30  # iterations before the captured ones
 REPORT = "{report}"  # filled in by the executor
 
 
 def captured(
-    context: RunContext, configs: Mapping[str, Config], sides: Mapping[str, Side], device: str
+    context: RunContext, configs: Mapping[str, Config], sides: Mapping[str, Side], job: JobFacts
 ) -> tuple[dict[str, Side], tuple[str, ...]]:
     """Add what the requested tools saw to each side.
 
@@ -44,7 +45,7 @@ def captured(
     """
     found, notes = dict(sides), []
     for tool in context.nsight:
-        why = tool.missing(device)
+        why = tool.missing(job.device, job.world_size)
         if why:
             notes.append(why)
             continue

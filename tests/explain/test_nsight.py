@@ -163,7 +163,8 @@ def test_where_a_tool_cannot_serve_there_is_one_sentence(
     assert "computes on the CPU" in NSYS.missing(
         "cpu"
     ) and "torch.profiler was used" in NSYS.missing("cpu")
-    assert NSYS.missing("cuda") == "" and NCU.missing("cuda") == ""
+    assert NSYS.missing("cuda", ranks=8) == "" and NCU.missing("cuda") == ""
+    assert "between ranks" in NCU.missing("cuda", ranks=8)
     monkeypatch.setenv("PATH", str(tools.parent))
     assert "no nsys on PATH" in NSYS.missing("cuda") and "no ncu on PATH" in NCU.missing("cuda")
 

@@ -64,22 +64,20 @@ def test_fused_is_not_offered_where_its_step_raises(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.fixture
-def sharded() -> Iterator[list[torch.nn.Parameter]]:
-    """Parameters of a model that FSDP shards over a single rank."""
-    distributed = pytest.importorskip("torch.distributed.fsdp")
-    torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
-    )
-    model = torch.nn.Linear(3, 2)
-    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
-    yield list(distributed.fully_shard(model, mesh=mesh).parameters())
+def group() -> Iterator[None]:
+    """A process group of this process alone."""
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.usefixtures("group")
 @pytest.mark.parametrize(("cls", "fused"), [(torch.optim.SGD, False), (torch.optim.AdamW, True)])
-def test_fused_is_offered_for_sharded_parameters_where_torch_has_it(
-    sharded: list[torch.nn.Parameter], cls: type, fused: bool
-) -> None:
+def test_fused_is_offered_for_sharded_parameters_where_torch_has_it(cls: type, fused: bool) -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    sharded = fsdp.fully_shard(torch.nn.Linear(3, 2), mesh=mesh).parameters()
     for optimizer, has_it in ((built(cls, torch.float32), True), (cls(sharded, lr=0.1), fused)):
         offered = OptimizerControl(torch, optimizer).supported()
         assert offered == ("for-loop", "foreach", "fused")[: 2 + has_it]
@@ -164,6 +162,31 @@ def test_a_gradient_of_another_layout_is_not_given_to_fused_kernels() -> None:
     expected.step()
     assert torch.equal(parameter, plain)
     assert not optimizer.param_groups[0]["fused"]
+
+
+@pytest.mark.usefixtures("group")
+def test_bucket_views_suit_fused_kernels_from_the_second_step_on() -> None:
+    """The first lie as the parameters did when DistributedDataParallel was built."""
+    trained = []
+    for implementation in (None, "fused"):
+        torch.manual_seed(0)
+        model = torch.nn.parallel.DistributedDataParallel(
+            torch.nn.Conv2d(4, 3, 3), gradient_as_bucket_view=True
+        )
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        control, used = OptimizerControl(torch, optimizer), []
+        control.set(implementation)
+        model.module.to(memory_format=torch.channels_last)
+        for step in range(4):
+            model(torch.ones(2, 4, 5, 5)).square().sum().backward()
+            if step == 0:
+                control.set(implementation)
+            optimizer.step()
+            used.append(optimizer.param_groups[0]["fused"])
+            optimizer.zero_grad()
+        trained.append(model.module.weight)
+    assert used == [None, True, True, True]
+    torch.testing.assert_close(*trained)
 
 
 def test_loaded_momenta_lie_like_their_parameters_for_fused_kernels() -> None:

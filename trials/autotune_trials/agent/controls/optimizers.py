@@ -97,8 +97,11 @@ class OptimizerControl:
                 self._remember(optimizer)
             self._set_to = implementation
             self._write(optimizer)
-        elif self._set_to is not None:  # its first gradients have shown that it is unsupported
-            self._give_back(optimizer)
+        elif self._set_to is not None:
+            # Its first gradients do not suit it. DistributedDataParallel's may from the second step
+            # on: until then views of its buckets lie as the parameters did when it was built.
+            self._write_own(optimizer)
+            self._looks, self._unused = 2, []
         self._move_step_counters(optimizer)
 
     def _remember(self, optimizer: Any) -> None:
@@ -124,7 +127,12 @@ class OptimizerControl:
         if self._looks:
             self._looks -= 1
             found = parameters_of(optimizer)
-        if not all(map(_suits_fused, found)):
+        suits = all(map(_suits_fused, found))
+        if not optimizer.param_groups[0].get("fused"):  # set aside, see set()
+            if suits:
+                self._write(optimizer)
+                self._move_step_counters(optimizer)
+        elif not suits:
             log.write("optimizer_impl: fused kernels do not take a gradient of this layout")
             self._looks, self._unused = 0, []
             self._write_own(optimizer)  # keep the hooks: torch is iterating over them

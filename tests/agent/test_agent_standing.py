@@ -101,6 +101,27 @@ def test_a_trial_needs_room_and_a_choice(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "not enough free memory" in trial(small_adam())["untried"]
 
 
+def test_of_sharded_parameters_only_the_ranks_own_part_needs_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+    from torch.distributed.tensor import DTensor, Shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
+    try:
+        mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (8,))
+        parameters = [
+            torch.nn.Parameter(DTensor.from_local(torch.ones(8), mesh, [Shard(0)], run_check=False))
+            for _ in range(30)
+        ]
+        room = 2 * optimizer_trial.COPIES * 30 * 8 * 4 / optimizer_trial.ROOM / 2**30
+        monkeypatch.setattr(optimizer_trial, "_free_gib", lambda *_: room)
+        assert set(trial(torch.optim.AdamW(parameters))) == {"own_s", "best_s", "best"}
+    finally:
+        torch.distributed.destroy_process_group()
+
+
 def test_fused_sgd_is_not_tried_beside_the_jobs_own_scaler(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may leave momenta unwritten there."""
     import torch

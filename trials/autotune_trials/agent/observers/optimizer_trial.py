@@ -8,7 +8,12 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.machine import memory_gib
-from autotune_trials.agent.controls.optimizer_copy import bare_step, copy_of, parameters_of
+from autotune_trials.agent.controls.optimizer_copy import (
+    bare_step,
+    copy_of,
+    own_shard,
+    parameters_of,
+)
 from autotune_trials.measure.machine_load import resident_gib
 
 if TYPE_CHECKING:
@@ -33,7 +38,8 @@ def try_out(agent: Agent, control: OptimizerControl) -> dict[str, Any]:
     others = [name for name in control.supported() if name not in ("for-loop", unsound)]
     if len(parameters) < FEWEST or not others:
         return {}
-    needed = COPIES * sum(p.numel() * p.element_size() for p in parameters) / 2**30
+    size = sum(own_shard(p).numel() * p.element_size() for p in parameters)
+    needed = COPIES * size / 2**30
     if needed > ROOM * _free_gib(torch, parameters[0].device):
         return {
             "untried": (

@@ -14,6 +14,11 @@ ADVICE = (
     "Make fewer, larger exchanges: gradient accumulation with no_sync(), larger buckets"
     " (bucket_cap_mb), bfloat16 gradients (ddp_comm_hooks); or find out why the other rank is late."
 )
+SHARDED_ADVICE = (
+    "If memory allows, keep the parameters from forward to backward (fully_shard's"
+    " reshard_after_forward=False); gather them in bfloat16 (MixedPrecisionPolicy); or find out why"
+    " the other rank is late."
+)
 
 
 class Communication(Rule):
@@ -55,7 +60,7 @@ class Communication(Rule):
         evidence += f", most of it in {calls[0].detail} at {at(calls[0].place)}." if calls else "."
         return [
             self.finding(
-                case, evidence, ADVICE, cost, [c.place for c in calls[:4]], knob=_knob(case)
+                case, evidence, _advice(case), cost, [c.place for c in calls[:4]], knob=_knob(case)
             )
         ]
 
@@ -76,7 +81,11 @@ class Communication(Rule):
             f"NCCL kernels run for {of_iteration(spent, whole)} on rank 0. The trace shows how much"
             " of that is hidden behind computation."
         )
-        return [self.finding(case, evidence, ADVICE, knob=_knob(case))]
+        return [self.finding(case, evidence, _advice(case), knob=_knob(case))]
+
+
+def _advice(case: Case) -> str:
+    return SHARDED_ADVICE if case.job.sharded else ADVICE
 
 
 def _knob(case: Case) -> str | None:

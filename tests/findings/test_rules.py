@@ -665,7 +665,11 @@ def test_nccl_is_told_from_its_kernels_without_a_cost() -> None:
     (found,) = ask(
         "communication", gpu_case(seen=two, side=Side(profiled_steps=12, operators=(row,)))
     )
-    assert found.cost_s is None and "25.0 ms" in found.evidence
+    assert found.cost_s is None and "25.0 ms" in found.evidence and "bucket_cap_mb" in found.advice
+    sharded = job(device="cuda", sharded=True)
+    side = Side(profiled_steps=12, operators=(row,))
+    (found,) = ask("communication", gpu_case(seen=two, side=side, job=sharded))
+    assert "reshard_after_forward" in found.advice and "bucket_cap_mb" not in found.advice
     assert (
         ask("communication", gpu_case(seen=two, side=Side(profiled_steps=60, operators=(row,))))
         == []

@@ -21,6 +21,8 @@ GUESSES: Mapping[str, Sequence[Value]] = {
     "prefetch_factor": (4,),
     "malloc": ("retain",),
     "cpu_affinity": ("gpu-node",),
+    # torch's is 25
+    "ddp_bucket_cap_mb": (50, 100, 10),
 }
 
 # If time is lost between kernels: CUDA graphs, which launch them all at once.

@@ -15,7 +15,7 @@ import pytest
 from autotune.job.configs import key_of, normalize
 from autotune.results import Trial, TrialState
 from autotune.search.proposer import Proposer
-from autotune.search.seeds import guess, seeds
+from autotune.search.seeds import guess, likely, seeds
 from autotune.search.stopping import PLATEAU_TRIALS, best_of, plateau
 from autotune_spaces import knobs
 from autotune_spaces.base import SearchSpace
@@ -327,3 +327,8 @@ def test_the_search_stops_on_a_plateau_only() -> None:
     assert not plateau(flat[:-2])
     late = [*flat[:-1], Trial(99, {"amp_dtype": "bfloat16"}, "complete", -0.5, origin="sampler")]
     assert not plateau(late)
+
+
+def test_sizes_near_torchs_own_are_the_first_of_buckets_to_be_tried() -> None:
+    values = (1, 5, 10, 50, 100, 200)
+    assert sorted(values, key=lambda v: likely("ddp_bucket_cap_mb", v))[:3] == [50, 100, 10]

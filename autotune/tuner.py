@@ -53,7 +53,7 @@ from autotune.stages.converge import converge
 from autotune.stages.decisions.build_up import credit
 from autotune.stages.decisions.culprit import culprits
 from autotune.stages.decisions.worth_it import break_even_steps, paid_back_words
-from autotune.stages.explain import explain, trace_trials
+from autotune.stages.explain import explain, trace_trials, with_idle_device
 from autotune.stages.measuring.fresh import FEWEST_PAIRS, FIRST_RUN, first_look_s, pair_s, rounds
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.observe import observe
@@ -131,7 +131,7 @@ def tune(context: RunContext) -> Result:
         loss=proof.loss,
         knobs=proof.winner,
         baseline=observation.defaults,
-        observation=observation,
+        observation=with_idle_device(observation, explanation.sides.get("baseline")),
         confirmation=proof.confirmation,
         gains=proof.gains,
         rejected=proof.rejected,

@@ -28,10 +28,12 @@ from autotune.explain.trace import Trace, read_trace
 from autotune.findings import Case, judge
 from autotune.job.configs import key_of
 from autotune.report.plots.roofline import write_roofline_plot
-from autotune.results import Observation, Trial
+from autotune.results import Bottleneck, Observation, Trial
+from autotune.search.focus import LOADER_KINDS
 from autotune.stages.context import RunContext
 from autotune.stages.nsight import captured
 from autotune.tracking.records import record_trace
+from autotune.verdict.bottleneck import OTHER_SHARE
 from autotune.verdict.timing import anatomy_after_warm_up
 from autotune.words import plural
 from autotune_spaces.base import Config
@@ -268,6 +270,18 @@ def measured_peaks(
         context.progress.warning(f"no roofline: {failure}")
         return ()
     return beside_vendor(measured, _device_name(observation))
+
+
+def with_idle_device(observation: Observation, side: Side | None) -> Observation:
+    """``observation``, whose bottleneck is overhead where the GPU is idle much of the time.
+
+    Its phases alone look like computing: they contain the GPU's waits for the next launch.
+    """
+    idle = None if side is None else side.idle_share
+    if idle is None or idle < OTHER_SHARE or observation.bottleneck in LOADER_KINDS:
+        return observation
+    why = f"the GPU is idle for {idle:.0%} of an iteration"
+    return replace(observation, bottleneck=Bottleneck.OVERHEAD, bottleneck_why=why)
 
 
 def trace_trials(context: RunContext, observation: Observation, trials: Sequence[Trial]) -> None:

@@ -7,18 +7,15 @@ one process │ warm-up │ timed │ watched │ profiled │
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
-from autotune.explain.records import Explanation, Side
-from autotune.results import Bottleneck, Observation
-from autotune.search.focus import LOADER_KINDS
+from autotune.explain.records import Explanation
+from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import RunContext
-from autotune.stages.explain import examine, profiled
+from autotune.stages.explain import examine, profiled, with_idle_device
 from autotune.stages.observe import conclude, explain_failure
-from autotune.verdict.bottleneck import OTHER_SHARE
 from autotune.verdict.timing import anatomy_after_warm_up
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Hello, Record
@@ -58,15 +55,3 @@ def explain_alone(context: RunContext, config: Config) -> tuple[Observation, Exp
 def observed(context: RunContext, hello: Hello, record: Record) -> Observation:
     """Build the Observation that one process allows: no comparison, so no noise and no ceiling."""
     return conclude(context, hello, anatomy_after_warm_up(record.window), [record.window])
-
-
-def with_idle_device(observation: Observation, side: Side) -> Observation:
-    """``observation``, whose bottleneck is overhead where the GPU is idle much of the time.
-
-    Its phases alone look like computing: they contain the GPU's waits for the next launch.
-    """
-    idle = side.idle_share
-    if idle is None or idle < OTHER_SHARE or observation.bottleneck in LOADER_KINDS:
-        return observation
-    why = f"the GPU is idle for {idle:.0%} of an iteration"
-    return replace(observation, bottleneck=Bottleneck.OVERHEAD, bottleneck_why=why)

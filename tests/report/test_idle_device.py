@@ -9,7 +9,7 @@ import sample_results
 
 from autotune.explain.records import Side
 from autotune.results import Bottleneck
-from autotune.stages.profile import with_idle_device
+from autotune.stages.explain import with_idle_device
 
 
 @pytest.mark.parametrize(

@@ -102,13 +102,13 @@ def _missing(machine: Machine, libraries: dict[str, str], governor: str) -> list
         )
     if machine.cores < 2:
         found.append("only one core: workers and training share it, and times are noisy")
-    unused = machine.device == "cpu" and bool(gpu_names(os.environ))
-    if unused:
+    unusable = machine.device == "cpu" and bool(gpu_names(os.environ))
+    if unusable:
         found.append(
-            "this machine has a GPU, which this environment's torch cannot use: the knobs below are"
+            "this machine has a GPU, which no torch in this environment can use: the knobs below are"
             " those of a job on the CPU. A run uses the job's own torch"
         )
-    if unused or machine.device == "cuda":
+    if unusable or machine.device == "cuda":
         found += [
             f"{clause}: other programs on a GPU add noise and take its memory"
             for clause in gpu_load(os.environ)

@@ -77,8 +77,8 @@ class Tool:
             )
         if self is NCU and ranks > 1:
             return (
-                f"{self.title} was requested, but it runs a kernel several times, and those that"
-                " exchange data between ranks would wait forever for the others; torch.profiler was"
+                f"{self.title} was requested, but it runs each kernel several times, and one that"
+                " exchanges data between ranks would wait forever for the others; torch.profiler was"
                 " used."
             )
         return ""

@@ -16,8 +16,8 @@ ADVICE = (
 )
 SHARDED_ADVICE = (
     "If memory allows, keep the parameters from forward to backward (fully_shard's"
-    " reshard_after_forward=False); gather them in bfloat16 (MixedPrecisionPolicy); or find out why"
-    " the other rank is late."
+    " reshard_after_forward=False, FullyShardedDataParallel's SHARD_GRAD_OP); gather them in bfloat16"
+    " (MixedPrecisionPolicy, MixedPrecision); or find out why the other rank is late."
 )
 
 

@@ -29,11 +29,10 @@ from autotune.findings import Case, judge
 from autotune.job.configs import key_of
 from autotune.report.plots.roofline import write_roofline_plot
 from autotune.results import Bottleneck, Observation, Trial
-from autotune.search.focus import LOADER_KINDS
 from autotune.stages.context import RunContext
 from autotune.stages.nsight import captured
 from autotune.tracking.records import record_trace
-from autotune.verdict.bottleneck import OTHER_SHARE
+from autotune.verdict.bottleneck import OTHER_SHARE, shares
 from autotune.verdict.timing import anatomy_after_warm_up
 from autotune.words import plural
 from autotune_spaces.base import Config
@@ -277,10 +276,12 @@ def with_idle_device(observation: Observation, side: Side | None) -> Observation
 
     Its phases alone look like computing: they contain the GPU's waits for the next launch.
     """
-    idle = None if side is None else side.idle_share
-    if idle is None or idle < OTHER_SHARE or observation.bottleneck in LOADER_KINDS:
+    if observation.bottleneck is not Bottleneck.COMPUTE or side is None or side.idle_share is None:
         return observation
-    why = f"the GPU is idle for {idle:.0%} of an iteration"
+    idle = side.idle_share - shares(observation.anatomy).waiting
+    if idle < OTHER_SHARE:
+        return observation
+    why = f"the GPU is idle for {idle:.0%} of an iteration, besides waits for batches"
     return replace(observation, bottleneck=Bottleneck.OVERHEAD, bottleneck_why=why)
 
 

@@ -89,6 +89,7 @@ class Cuda:
 
     def empty_cache(self) -> None:
         self.check("empty_cache")
+        self.calls.append(("empty", 1, self.seen()))  # of all devices
 
     def reset_peak_memory_stats(self, device: Any = None) -> None:
         self.note("reset", device)

@@ -366,23 +366,23 @@ SLEEPS = [
 
 
 def test_of_ranks_that_stand_still_the_one_is_named_that_the_others_wait_for() -> None:
-    assert hang_stacks.culprit({"rank 0": WAITS, "rank 1": SLEEPS}) == "rank 1"
-    assert hang_stacks.culprit({"rank 0": WAITS, "rank 1": WAITS}) == ""
+    assert hang_stacks.busy({"rank 0": WAITS, "rank 1": SLEEPS}) == ["rank 1"]
+    assert hang_stacks.busy({"rank 0": WAITS, "rank 1": WAITS, "rank 2": []}) == []
     shown = hang_stacks.stacks_in_words({"rank 0": WAITS, "rank 1": SLEEPS}, 30).splitlines()
     assert shown[0] == "rank 1:" and "rank 0 (waits for others):" in shown
     assert hang_stacks.stacks_in_words({"rank 0": SLEEPS}, 2).splitlines() == SLEEPS[:2]
 
 
-def test_no_rank_is_accused_where_several_stand_in_lines_of_the_job() -> None:
+def test_ranks_that_stand_in_lines_of_the_job_count_as_busy() -> None:
     """With NCCL the others wait in ``loss.item()``, which no frame of torch shows."""
     reads = [SLEEPS[0], '  File "/home/u/train.py", line 8 in main']
-    assert hang_stacks.culprit({"rank 0": reads, "rank 1": SLEEPS}) == ""
+    assert hang_stacks.busy({"rank 0": reads, "rank 1": SLEEPS}) == ["rank 0", "rank 1"]
     synchronizes = [
         SLEEPS[0],
         '  File "/v/site-packages/torch/cuda/__init__.py", line 1108 in synchronize',
         *SLEEPS[2:],
     ]
-    assert hang_stacks.culprit({"rank 0": synchronizes, "rank 1": SLEEPS}) == "rank 1"
+    assert hang_stacks.busy({"rank 0": synchronizes, "rank 1": SLEEPS}) == ["rank 1"]
 
 
 RANK = """

@@ -365,7 +365,7 @@ def test_what_a_gpu_hides_while_it_waits_for_launches_is_found_in_a_graph(seed: 
         noise=0.02,
         planned_s=20_000.0,
         compile_start_up_s={"default": 10.0, "reduce-overhead": 12.0},
-        launches=True,
+        on_gpu=True,
     )
     all_series = run(s, cost, noise=0.01, seed=seed)
     best = {"amp_dtype": "bfloat16", "compile_mode": "reduce-overhead"}

@@ -329,6 +329,6 @@ def test_the_search_stops_on_a_plateau_only() -> None:
     assert not plateau(late)
 
 
-def test_sizes_near_torchs_own_are_the_first_of_buckets_to_be_tried() -> None:
+def test_bucket_sizes_near_torchs_own_are_tried_first() -> None:
     values = (1, 5, 10, 50, 100, 200)
     assert sorted(values, key=lambda v: likely("ddp_bucket_cap_mb", v))[:3] == [50, 100, 10]

@@ -63,7 +63,7 @@ def optimizer_implementation(context: Context) -> Change:
             "foreach is written instead of fused: torch's fused SGD leaves its momenta unwritten if"
             " the GradScaler that float16 needs, written here or by hand, skips the first step"
         )
-    stepped_by = {PurePath(step.file).parts[0] for step in context.sites.steps}
+    stepped_by = {PurePath(step.file).parts[0] for step in context.sites.steps if step.file}
     if value == "fused" and stepped_by.intersection(lightning.LIBRARIES):
         notes.append(lightning.CLIPPING)
     return change(written.edits, written.where, [*written.notes, *notes])

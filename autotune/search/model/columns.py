@@ -46,7 +46,7 @@ class Columns:
     Args:
         expected: (knob, value) -> effect on log cost, the centre of its prior; 0 if missing.
         reading: preparing batches takes a considerable part of the time.
-        launches: the job trains on a GPU, which may wait for its kernels to be launched. Knobs that
+        on_gpu: the job trains on a GPU, which may wait for its kernels to be launched. Knobs that
             make kernels faster then show no gain until the model is compiled.
     """
 
@@ -57,9 +57,9 @@ class Columns:
         bottleneck: str,
         expected: Mapping[tuple[str, Value], float] | None = None,
         reading: bool = False,
-        launches: bool = False,
+        on_gpu: bool = False,
     ) -> None:
-        self.knobs, self.normalize, self.launches = tuple(knobs), normalize, launches
+        self.knobs, self.normalize, self.on_gpu = tuple(knobs), normalize, on_gpu
         self.place = {knob.name: k for k, knob in enumerate(self.knobs)}
         self.default = np.array([knob.default_index for knob in self.knobs])
         self.most = max(len(knob.values) for knob in self.knobs)
@@ -71,7 +71,7 @@ class Columns:
                     self.column[k, v] = len(prior)
                     prior.append(LOADER_SD if knob.loader and bottleneck == "loader" else MAIN_SD)
         self.mains = len(prior)
-        self.pairs = _known_pairs(self.knobs, bottleneck, self.most, launches)
+        self.pairs = _known_pairs(self.knobs, bottleneck, self.most, on_gpu)
         self.in_a = np.array([pair.in_a for pair in self.pairs], dtype=bool)
         self.in_b = np.array([pair.in_b for pair in self.pairs], dtype=bool)
         # (workers, threads), if they compete for cores
@@ -161,14 +161,14 @@ class Columns:
 
 
 def _known_pairs(
-    knobs: Sequence[SearchKnob], bottleneck: str, most: int, launches: bool
+    knobs: Sequence[SearchKnob], bottleneck: str, most: int, on_gpu: bool
 ) -> list[Pair]:
     names = [knob.name for knob in knobs]
-    pairs = _pairs_with_compile(knobs, most) if launches else []
+    pairs = _pairs_with_compile(knobs, most) if on_gpu else []
     for first, second in PAIRS:
         if first in names and second in names:
             a, b = names.index(first), names.index(second)
-            if launches and knobs[b].compiled:
+            if on_gpu and knobs[b].compiled:
                 continue  # one of those above
             for i in _changed(knobs[a]):
                 pairs += [Pair(a, _only(i, most), b, _only(j, most)) for j in _changed(knobs[b])]

@@ -3,8 +3,8 @@
 Compiling takes longer than anything else the search tries, and the knobs that a graph depends on
 cannot be switched without compiling again. So a graph is bought for the leader once these knobs are
 mostly settled or 30% of the time is used, and another one if it promises a log gain of more than
-0.01. Its start-up cost is spread over the planned steps. On a GPU that waits for launches, these
-knobs show what they gain only in a graph: there, each is tried once more.
+0.01. Its start-up cost is spread over the planned steps. A GPU that waits for launches shows what
+faster kernels gain only in a graph: on any GPU, knobs that make kernels faster are tried once in one.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ STAY = 40  # blocks to measure on a graph once it is compiled
 # expected gain from knowing better whether compile pays, needed to buy the graph again
 AGAIN = 0.001
 AGAIN_LARGEST_SHARE = 0.15  # largest share of the remaining time that this start-up may take
+# knobs that make kernels faster, see Compiling._hidden
+FASTER_KERNELS = ("amp_dtype", "matmul_precision", "sdpa_backend", "channels_last")
 
 
 class Compiling:
@@ -71,8 +73,8 @@ class Compiling:
         return self._hidden(belief, seconds_left) if best is None else best
 
     def _outdone(self, belief: Belief, c: int, v: int) -> bool:
-        """Whether the leader compiles with another value than ``v``, which has been faster. On a GPU
-        the two may have been as fast only because of the other knobs: it must be clearly faster.
+        """Whether the leader compiles with another value than ``v``, which has been faster; on a GPU,
+        clearly faster: the two may have been equal only because of other knobs.
         """
         evidence = self.evidence
         if not evidence.tried[c, v] or belief.leader[c] in (v, evidence.columns.default[c]):
@@ -80,7 +82,7 @@ class Compiling:
         index = belief.leader.copy()
         index[c] = v
         gain, sd, _ = belief.gain(index, belief.leader)
-        return not evidence.columns.launches or gain + 2 * sd < -GAIN_NEEDED
+        return not evidence.columns.on_gpu or gain + 2 * sd < -GAIN_NEEDED
 
     def _hidden(self, belief: Belief, seconds_left: float) -> np.ndarray | None:
         """The compiled leader with the guess of a knob that was never compiled with it: without
@@ -88,11 +90,13 @@ class Compiling:
         """
         evidence, columns = self.evidence, self.evidence.columns
         graph = evidence.graph_of(belief.leader)
-        if not columns.launches or graph is None or self.too_costly(graph[0], seconds_left):
+        if graph is None or not columns.on_gpu:
+            return None
+        if self._start_up_s.get(graph[0], 0.0) > AGAIN_LARGEST_SHARE * seconds_left:
             return None
         for place, k in enumerate(evidence.graph, start=1):
             knob, index = columns.knobs[k], belief.leader.copy()
-            if knob.guess is None or knob.costly:
+            if knob.guess is None or knob.name not in FASTER_KERNELS:
                 continue
             index[k] = knob.index(knob.guess)
             seen = any(bought[place] == index[k] for bought in evidence.bought())
@@ -132,6 +136,9 @@ class Compiling:
         now = graphs[-1]
         if now is None or evidence.excluded[c, now[0]]:
             return None
+        best = evidence.graph_of(belief.leader)
+        if evidence.columns.on_gpu and best not in (None, now):
+            return None  # it was bought to see what it hides
         start = next((i for i, graph in enumerate(reversed(graphs)) if graph != now), len(graphs))
         return self._on(belief, now) if start < STAY else None
 

@@ -46,7 +46,7 @@ class ModelSearch:
         expected: (knob, value) -> effect on log cost seen in similar jobs. It sets the order of
             trials; the final value of a knob is judged without it.
         reading: preparing batches takes a considerable part of the job's time.
-        launches: the job trains on a GPU, see :class:`.Columns`.
+        on_gpu: the job trains on a GPU, see :class:`.Columns`.
     """
 
     def __init__(
@@ -61,13 +61,13 @@ class ModelSearch:
         planned_s: float = math.inf,
         expected: Mapping[tuple[str, Value], float] | None = None,
         reading: bool = False,
-        launches: bool = False,
+        on_gpu: bool = False,
     ) -> None:
         if not knobs:
             raise ValueError("nothing to search: no knobs")
         start_up_s = _by_index(knobs, compile_start_up_s or {})
         shares = {v: seconds / planned_s for v, seconds in start_up_s.items()}
-        self._columns = Columns(knobs, normalize, bottleneck, expected, reading, launches)
+        self._columns = Columns(knobs, normalize, bottleneck, expected, reading, on_gpu)
         self._evidence = Evidence(self._columns, bottleneck, noise, shares)
         self._looks = Looks(self._evidence, bottleneck)
         self._maker = SeriesMaker(self._evidence, self._looks)

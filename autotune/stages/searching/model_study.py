@@ -136,7 +136,7 @@ class ModelStudy:
             planned_s=self.context.spec.planned_steps * observation.anatomy.iteration_s,
             expected=self._expected,
             reading=observation.anatomy.reader_ratio > READING,
-            launches=observation.job.device == "cuda",
+            on_gpu=observation.job.device == "cuda",
         )
         for row in rows:
             model.measured(*row)

@@ -168,10 +168,10 @@ class Postmortem:
     def hang(self, pids: Mapping[int, int], what: str) -> SessionFailed:
         """The job makes no progress; ``what`` describes it. Saves the stacks of all processes."""
         stacks = hang_stacks.save_stacks(self._paths, self._mark, pids)
-        culprit = hang_stacks.culprit(stacks)
-        lines = stacks[culprit or next(iter(stacks))] if stacks else []
-        if len(stacks) > 1 and culprit:
-            what += f"; the other processes are waiting for {culprit}"
+        busy = hang_stacks.busy(stacks)
+        lines = stacks[(busy or [*stacks])[0]] if stacks else []
+        if len(stacks) > 1 and len(busy) == 1:
+            what += f"; the other processes seem to be waiting for {busy[0]}"
         # faulthandler dumps have the most recent call first
         where = classify.user_line(reversed(lines), self._workdir)
         return self.failure(

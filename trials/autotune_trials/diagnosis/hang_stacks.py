@@ -14,7 +14,7 @@ from autotune_trials.supervisor import process_tags, procfs
 PATIENCE_S = 1.0  # longest wait for all stacks to be written
 # Innermost frame of a rank in a collective call, in the backward that runs one, or waiting for its
 # GPU.
-WAITING = re.compile(r"/torch/(?:distributed|autograd|cuda|nn/parallel|_ops)", re.IGNORECASE)
+WAITING = re.compile(r"/torch/(?:distributed|autograd|cuda|nn/parallel|_ops)[/.]", re.IGNORECASE)
 
 
 def save_stacks(paths: SessionPaths, mark: str, ranks: Mapping[int, int]) -> dict[str, list[str]]:
@@ -56,22 +56,22 @@ def waits_for_others(lines: Sequence[str]) -> bool:
     return bool(frames) and bool(WAITING.search(frames[0]))
 
 
-def culprit(stacks: Mapping[str, Sequence[str]]) -> str:
-    """Of several processes that stand still, the one the others wait for; "" if unclear: with NCCL
-    a rank waits wherever it reads from its GPU, perhaps in a line of the job's own.
+def busy(stacks: Mapping[str, Sequence[str]]) -> list[str]:
+    """Of several processes that stand still, those that do not wait for others, as far as stacks
+    show it: with NCCL, a rank waits wherever it reads from its GPU, perhaps in a line of the job's
+    own.
     """
-    busy = [who for who, lines in stacks.items() if lines and not waits_for_others(lines)]
-    return busy[0] if len(busy) == 1 else ""
+    return [who for who, lines in stacks.items() if lines and not waits_for_others(lines)]
 
 
 def stacks_in_words(stacks: Mapping[str, Sequence[str]], most_lines: int) -> str:
-    """Text of all main-thread stacks, the culprit's first; a single one comes without its name."""
+    """Text of all main-thread stacks, busy processes first; a single one comes without its name."""
     if len(stacks) < 2:
         return "\n".join(line for lines in stacks.values() for line in list(lines)[:most_lines])
-    first = culprit(stacks)
+    first = busy(stacks)
     each = max(6, most_lines // len(stacks))
     parts = []
-    for who in sorted(stacks, key=lambda who: who != first):
+    for who in sorted(stacks, key=lambda who: who not in first):
         doing = " (waits for others)" if waits_for_others(stacks[who]) else ""
         parts.append("\n".join([f"{who}{doing}:", *list(stacks[who])[:each]]))
     return "\n".join(parts)

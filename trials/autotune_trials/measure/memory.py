@@ -17,7 +17,7 @@ from autotune_trials.measure.machine_load import resident_gib
 
 def forget_peak(torch: Any, device: Any) -> None:
     """Reset the peak. What was given back before does not count: when it first meets a shape, cuDNN's
-    benchmark takes as much memory as its algorithms want and there is, for a moment.
+    benchmark briefly takes the largest workspace that fits into free memory.
     """
     if device is not None:
         with suppress(RuntimeError):  # an allocator that keeps no count

@@ -8,7 +8,7 @@ empty call.
 Runs in its own process for a few seconds; results are cached in the user's cache directory under
 the fingerprint of hardware and software. Rounds alternate between measurements, so that a temporary
 load spoils one round of each rather than all rounds of one. Results measured while tasks waited for
-a CPU, or while other programs used the GPU, are used but not cached. Units: FLOP/s (2·n³ per
+a CPU, or just after other programs used the GPU, are used but not cached. Units: FLOP/s (2·n³ per
 product of n×n matrices), bytes/s (bytes read plus bytes written), seconds for ``dispatch``.
 """
 
@@ -39,8 +39,8 @@ LEAST_BYTES = 1 << 26  # smallest array for the bandwidth measurement
 CACHES = 4
 LARGEST_SHARE = 0.1  # of free memory, for all three arrays
 CALLS = 300  # empty calls timed
-# results are cached only if tasks waited for a CPU, and other programs used the GPU, for at most
-# this share of the time
+# results are cached only if tasks waited for a CPU for at most this share of the time, and other
+# programs used the GPU for at most this share of the second before
 QUIET = 0.1
 
 

@@ -89,7 +89,9 @@ def fused_works(torch: Any, optimizer: Any) -> bool:
     for parameter in tried:
         parameter.grad = torch.ones_like(parameter)
     scratch = copy_of(torch, optimizer, "fused", lambda group: ())
-    scratch.param_groups = [{**scratch.param_groups[0], "params": tried, "lr": 1.0}]
+    own = scratch.param_groups[0]
+    # a group each: no kernel takes plain and sharded parameters together
+    scratch.param_groups = [{**own, "params": [parameter], "lr": 1.0} for parameter in tried]
     try:
         with torch.no_grad():
             bare_step(optimizer)(scratch)

@@ -84,7 +84,7 @@ class OptimizerControl:
         return implementation_of(groups, self._own)
 
     def set(self, implementation: str | None) -> None:
-        """Switch; None restores the job's own. An unsupported implementation changes nothing."""
+        """Switch; None restores the job's own, and so does an unsupported implementation."""
         optimizer = self.optimizer
         if optimizer is None:
             return
@@ -97,11 +97,13 @@ class OptimizerControl:
                 self._remember(optimizer)
             self._set_to = implementation
             self._write(optimizer)
-        elif self._set_to is not None:
+        elif self._set_to == implementation == "fused":
             # Its first gradients do not suit it. DistributedDataParallel's may from the second step
             # on: until then views of its buckets lie as the parameters did when it was built.
             self._write_own(optimizer)
             self._looks, self._unused = 2, []
+        elif self._set_to is not None:
+            self._give_back(optimizer)
         self._move_step_counters(optimizer)
 
     def _remember(self, optimizer: Any) -> None:
@@ -117,7 +119,8 @@ class OptimizerControl:
     def _look_at_gradients(self) -> None:
         """Go back to the job's own implementation if a gradient does not suit fused kernels. Backward
         makes such gradients only for an embedding, perhaps used later for the first time; a job that
-        puts gradients together itself does so from the start.
+        puts gradients together itself does so from the start. Return to fused if :meth:`set` put
+        it aside and the gradients suit it now.
         """
         optimizer = self.optimizer
         if optimizer is None or self._set_to != "fused" or not (self._looks or self._unused):
@@ -127,12 +130,11 @@ class OptimizerControl:
         if self._looks:
             self._looks -= 1
             found = parameters_of(optimizer)
-        suits = all(map(_suits_fused, found))
-        if not optimizer.param_groups[0].get("fused"):  # set aside, see set()
-            if suits:
+        if not optimizer.param_groups[0].get("fused"):
+            if "fused" in self.supported():
                 self._write(optimizer)
                 self._move_step_counters(optimizer)
-        elif not suits:
+        elif not all(map(_suits_fused, found)):
             log.write("optimizer_impl: fused kernels do not take a gradient of this layout")
             self._looks, self._unused = 0, []
             self._write_own(optimizer)  # keep the hooks: torch is iterating over them

@@ -107,5 +107,10 @@ def test_a_whole_tree_that_is_told_to_end_leaves_its_trial_unfinished(tmp_path: 
 
 
 def in_a_trial(job) -> Callable:
-    """The job's processes, once the baseline has been observed."""
-    return lambda process: the_job(process) if (job.run_dir / "optuna.log").exists() else []
+    """The job's processes, once the search has begun."""
+
+    def found(process) -> list[int]:
+        began = any(entry["kind"] == "search-began" for entry in job.journal())
+        return the_job(process) if began else []
+
+    return found

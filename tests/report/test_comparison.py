@@ -91,7 +91,8 @@ def test_ratio_of_speedups_holds_both_errors() -> None:
     half = math.hypot(math.log(2 / 1.8), math.log(3 / 2.4))
     assert math.log(ratio.high / ratio.estimate) == pytest.approx(half)
     assert math.log(ratio.estimate / ratio.low) == pytest.approx(half)
-    assert compared.ratio_of_speedups(Interval(2.0, math.nan, 3.0), Interval(2.0, 1.9, 2.1)) is None
+    for odd in (Interval(2.0, math.nan, 3.0), Interval(0.0, 1.0, 1.0)):
+        assert compared.ratio_of_speedups(odd, Interval(2.0, 1.9, 2.1)) is None
 
 
 def test_a_noise_that_the_file_lacks_is_said(tmp_path: Path) -> None:

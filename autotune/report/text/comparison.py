@@ -124,7 +124,7 @@ def ratio_of_speedups(a: Interval, b: Interval) -> Interval | None:
 
     Their errors are independent, so they add in quadrature on the log scale.
     """
-    if not all(words.measured(i) and i.low > 0 for i in (a, b)):
+    if not all(words.measured(i) and min(i.low, i.estimate, i.high) > 0 for i in (a, b)):
         return None
     half = math.sqrt(sum((math.log(i.high / i.low) / 2) ** 2 for i in (a, b)))
     return _around(math.log(b.estimate / a.estimate), half)

@@ -143,45 +143,71 @@ def test_without_counters_there_are_none(tmp_path: Path, monkeypatch: pytest.Mon
     assert meter.counters == [] and sum(meter.iteration(1.0, read=True)) == 0.0
 
 
+class Gpu:
+    """A GPU whose energy and clock are made up, with a window on it."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = self.busy_until_s = self.joules = 0.0
+        monkeypatch.setenv(POWERCAP_VARIABLE, str(tmp_path / "nowhere"))
+        monkeypatch.setattr(energy, "perf_counter", lambda: self.now_s)
+        monkeypatch.setattr(energy, "_gpu", lambda _: [energy.Counter("GPU", lambda: self.joules)])
+        monkeypatch.setattr(windows_of, "forget_peak", lambda *_: None)
+        monkeypatch.setattr(windows_of, "peak_gib", lambda *_: 0.0)
+        device = SimpleNamespace(type="cuda", index=0)
+        loaders = SimpleNamespace(
+            reader_spent=Spent,
+            batches_drawn=lambda: (1, 0),
+            settings_in_force=lambda: None,
+            epoch_iterations=lambda: None,
+        )
+        self.recorder = windows_of.WindowRecorder(
+            torch, device, loaders, self.finish, keep_interrupted=True, energy=EnergyMeter(device)
+        )
+
+    def pass_time(self, seconds: float, watts: float = 300.0) -> None:
+        self.now_s += seconds
+        self.joules += watts * seconds
+
+    def finish(self) -> None:
+        self.pass_time(max(0.0, self.busy_until_s - self.now_s))
+
+    def iteration(self, seconds: float) -> None:
+        iteration = Iteration()
+        iteration.spent = [0.0, 0.0, seconds / 3, seconds / 1.5, *[0.0] * (len(NAMES) - 4)]
+        self.recorder.add(iteration)
+
+
 def test_on_a_gpu_energy_is_shared_by_the_devices_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The CPU queues an iteration in 2 ms, the device works on it for 30, at 300 W."""
-    now_s = 0.0
-    monkeypatch.setenv(POWERCAP_VARIABLE, str(tmp_path / "nowhere"))
-    monkeypatch.setattr(energy, "perf_counter", lambda: now_s)
-    monkeypatch.setattr(energy, "_gpu", lambda _: [energy.Counter("GPU", lambda: 300 * now_s)])
-    monkeypatch.setattr(windows_of, "forget_peak", lambda *_: None)
-    monkeypatch.setattr(windows_of, "peak_gib", lambda *_: 0.0)
-    busy_until_s = 0.5  # with work from before the window
-
-    def finish() -> None:
-        nonlocal now_s
-        now_s = max(now_s, busy_until_s)
-
-    device = SimpleNamespace(type="cuda", index=0)
-    loaders = SimpleNamespace(
-        reader_spent=Spent,
-        batches_drawn=lambda: (1, 0),
-        settings_in_force=lambda: None,
-        epoch_iterations=lambda: None,
-    )
-    recorder = windows_of.WindowRecorder(
-        torch, device, loaders, finish, keep_interrupted=True, energy=EnergyMeter(device)
-    )
-    recorder.open()
+    gpu = Gpu(tmp_path, monkeypatch)
+    gpu.busy_until_s = 0.5  # with work from before the window
+    gpu.recorder.open()
     for number in range(8):
-        now_s += 0.002
-        busy_until_s = max(busy_until_s, now_s) + 0.03
-        iteration = Iteration()
-        iteration.spent = [0.0, 0.0, 0.01, 0.02, *[0.0] * (len(NAMES) - 4)]
-        recorder.add(iteration)
+        gpu.pass_time(0.002)
+        gpu.busy_until_s = max(gpu.busy_until_s, gpu.now_s) + 0.03
+        gpu.iteration(0.03)
         if number == 3:  # the job waits for the tuner
-            recorder.stand_still()
-            now_s = busy_until_s = now_s + 60.0
-            recorder.go_on()
-    joules = recorder.close().joules
-    assert joules == pytest.approx([9.0] * 8, rel=0.02)
+            gpu.recorder.stand_still()
+            gpu.pass_time(60.0)
+            gpu.busy_until_s = gpu.now_s
+            gpu.recorder.go_on()
+    assert gpu.recorder.close().joules == pytest.approx([9.0] * 8, rel=0.02)
+
+
+def test_a_gpu_that_idles_while_the_job_compiles_saves_its_later_iterations_no_energy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = Gpu(tmp_path, monkeypatch)
+    gpu.recorder.open()
+    gpu.pass_time(20.0, watts=60.0)  # compiling for the second batch's shape
+    gpu.iteration(20.0)
+    for _ in range(32):
+        gpu.pass_time(0.125)
+        gpu.iteration(0.125)
+    joules = gpu.recorder.close().joules
+    assert joules == pytest.approx([20.0 * 60.0, *[0.125 * 300.0] * 32])
 
 
 @contextmanager

@@ -5,8 +5,9 @@
 
 Counters are updated every millisecond (RAPL) to every 0.1 s (NVML), so they are read occasionally
 and the energy is shared among the iterations since. On a GPU, which works on while the CPU is
-iterations ahead, that is done once, at the end of a window (measure/window.py). Energy of other
-programs is included.
+iterations ahead, it is shared at the end of a window (measure/window.py), when the device's times
+are known: each iteration gets the mean power of its stretch of the window. Energy of other programs
+is included.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import glob
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
@@ -26,6 +27,9 @@ from autotune_trials.measure import nvml
 POWERCAP_VARIABLE = "AUTOTUNE_POWERCAP"
 POWERCAP = "/sys/class/powercap"
 EVERY_S = 0.05  # between two readings; each takes about 0.1 ms
+# of a GPU's window: long against NVML's updates, short against a recompile or an epoch's end, while
+# the device idles
+STRETCH_S = 1.0
 
 
 class Counter:
@@ -65,12 +69,13 @@ class EnergyMeter:
         # what the packages alone use is not what the job uses
         self.counters = [*packages, *gpu] if gpu or device is None else []
         self._trained_s: list[float] = []  # training time of each iteration since the last reading
-        self._whole_s = self._whole_j = 0.0  # up to the last :meth:`pause`
+        # (iterations up to its end, seconds, joules) of each stretch
+        self._stretches: list[tuple[int, float, float]] = []
         self._read_s = perf_counter()
 
     def restart(self) -> None:
         self._trained_s = []
-        self._whole_s = self._whole_j = 0.0
+        self._stretches = []
         self._joules()
 
     def iteration(self, trained_s: float, read: bool = False) -> list[float]:
@@ -90,19 +95,31 @@ class EnergyMeter:
         whole_s = max(self._read_s - began_s, sum(each_s))
         return [joules * trained_s / whole_s if whole_s else 0.0 for trained_s in each_s]
 
-    def pause(self) -> None:
-        """Count what was used so far, and nothing more until :meth:`resume`."""
+    def go_by(self, iterations: int) -> None:
+        """The CPU is done with so many iterations: end the stretch if it is long enough."""
+        if perf_counter() - self._read_s >= STRETCH_S:
+            self.pause(iterations)
+
+    def pause(self, iterations: int) -> None:
+        """End the stretch at so many iterations; :meth:`resume` discards what is used meanwhile."""
         began_s, joules = self._read_s, self._joules()
-        self._whole_s += self._read_s - began_s
-        self._whole_j += joules
+        seconds = self._read_s - began_s
+        if self._stretches and seconds < STRETCH_S:  # too short for NVML: part of the last one
+            _, before_s, before_j = self._stretches.pop()
+            seconds, joules = before_s + seconds, before_j + joules
+        self._stretches.append((iterations, seconds, joules))
 
     def resume(self) -> None:
         self._joules()
 
-    def shared(self, times_s: Iterable[float]) -> list[float]:
-        """Joules of iterations that took ``times_s``, assuming constant power since the start."""
-        self.pause()
-        return [self._whole_j * s / self._whole_s if self._whole_s else 0.0 for s in times_s]
+    def shared(self, times_s: Sequence[float]) -> list[float]:
+        """Joules of iterations that took ``times_s``, assuming constant power in each stretch."""
+        self.pause(len(times_s))
+        found: list[float] = []
+        for end, seconds, joules in self._stretches:
+            watts = joules / seconds if seconds else 0.0
+            found += [watts * s for s in times_s[len(found) : end]]
+        return found
 
     def _joules(self) -> float:
         """Joules of all counters since the last reading."""

@@ -82,7 +82,7 @@ class WindowRecorder:
             self._start = None
             if self._energy is not None and self._device is not None:
                 self._finish()
-                self._energy.pause()
+                self._energy.pause(len(self.iterations))
 
     def go_on(self) -> None:
         self._start = snapshot()
@@ -107,6 +107,8 @@ class WindowRecorder:
             return False
         self.iterations.append(iteration)
         self._drawn.append(self._loaders.batches_drawn())
+        if self._energy is not None and self._device is not None:
+            self._energy.go_by(len(self.iterations))
         return True
 
     def restart(self) -> None:
@@ -130,7 +132,7 @@ class WindowRecorder:
         if self._energy is not None and self._device is None:
             self._joules += self._energy.rest()
         elif self._energy is not None:
-            self._joules = self._energy.shared(i.time_s for i in self.iterations)
+            self._joules = self._energy.shared([i.time_s for i in self.iterations])
         now = [(self._start, snapshot())] if self._start is not None else []
         load = between(*self._stretches, *now)
         each = {name: tuple(i.spent[n] for i in self.iterations) for n, name in enumerate(PHASES)}

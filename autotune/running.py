@@ -45,6 +45,7 @@ from autotune.tracking.base import Tracker
 from autotune.tuner import tune
 from autotune.words import config_words, factor_words
 from autotune_spaces.codec import decode, encode
+from autotune_spaces.facts import Machine
 from autotune_trials.paths import publish
 
 FINISHED = (
@@ -208,9 +209,12 @@ def open_executor(
     Raises:
         InputError: see :func:`autotune.executors.executor_for`.
     """
-    observed = journal.find("observation")
-    like = decode(Observation, observed).machine if observed is not None else None
-    return executor_for(spec, run_dir, like=like, say=say, warn=warn)
+    known = journal.find("machine")
+    like = None if known is None else decode(Machine, known)
+    executor = executor_for(spec, run_dir, like=like, say=say, warn=warn)
+    if known is None and executor.like is not None:
+        journal.append("machine", "", encode(executor.like))
+    return executor
 
 
 def publish_outcome(result: Result, spec: JobSpec, run_dir: Path) -> None:

@@ -114,6 +114,8 @@ class Executor(ABC):
     # whether the next session runs on another machine if one is lost
     fails_over = False
     interleaves = False  # whether :meth:`run_interleaved` can be called
+    # the kind of machine that its sessions run on; None: this one
+    like: Machine | None = None
 
     def lanes(self) -> Sequence[Executor] | None:
         """Where several sessions may run at the same time: an executor for each slot present now.

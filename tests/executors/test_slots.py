@@ -11,13 +11,15 @@ import pickle
 import sys
 import zipfile
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from autotune import running
 from autotune.errors import InputError
 from autotune.executors.cluster import workdir
 from autotune.executors.cluster.answers import Answer, answered, relocated
@@ -28,6 +30,7 @@ from autotune.executors.cluster.likeness import largest_group, unlike
 from autotune.executors.cluster.places import Place, groups, places
 from autotune.job import package
 from autotune.job.load import load_job
+from autotune.journal import Journal
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.topology import Topology
 from autotune_trials.protocol.messages import BlockReport, Hello
@@ -139,6 +142,25 @@ def test_the_largest_group_is_used_and_of_two_the_first() -> None:
     small = replace(A100, cores=16)
     assert largest_group([small, A100, A100]) == A100
     assert largest_group([small, A100]) == small
+
+
+def test_a_resumed_run_uses_machines_like_its_first_slots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As slots describe themselves: torch calls a MIG slice otherwise, and counts only the GPUs
+    that the job leaves it.
+    """
+    asked: list[Machine | None] = []
+
+    def opened(*_: object, like: Machine | None, **__: object) -> Any:
+        asked.append(like)
+        return SimpleNamespace(like=like or A100)
+
+    monkeypatch.setattr(running, "executor_for", opened)
+    for _ in range(2):
+        with closing(Journal(tmp_path / "journal.jsonl", lambda before: before)) as journal:
+            running.open_executor(cast(Any, None), tmp_path, journal, print, print)
+    assert asked == [None, A100]
 
 
 def test_answers_carry_failures_and_mistakes_as_data() -> None:

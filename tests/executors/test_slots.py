@@ -19,10 +19,10 @@ from typing import Any, cast
 
 import pytest
 
-from autotune import running
+from autotune import __version__, running
 from autotune.errors import InputError
 from autotune.executors.cluster import workdir
-from autotune.executors.cluster.answers import Answer, answered, relocated
+from autotune.executors.cluster.answers import Answer, SlotFacts, answered, relocated
 from autotune.executors.cluster.connection import connect
 from autotune.executors.cluster.executor import RayExecutor
 from autotune.executors.cluster.lane import Lane
@@ -323,3 +323,20 @@ def test_a_slot_that_lost_a_node_gives_up_its_others(monkeypatch: pytest.MonkeyP
     assert slot.gone and ended == [True] and not executor._slots
     slot.stretches, slot.first_epoch_s = False, 3.0  # learned of the job, not of the slot
     assert (executor.stretches, executor.first_epoch_s) == (False, 3.0)
+
+
+def test_other_use_of_a_slots_gpus_is_said() -> None:
+    """Ray keeps a GPU for us, but only from those who ask Ray."""
+    said: list[str] = []
+    executor: Any = object.__new__(RayExecutor)
+    executor.like, executor._inside, executor._head = A100, ".", None
+    executor._sessions, executor._slots, executor._used = None, {}, []
+    executor._say, executor._warn = (lambda text: None), said.append
+    places = [Place("a" * 8, "a", index, 2, 8.0, 1.0) for index in range(2)]
+    idle = SlotFacts(1, A100, __version__, None, (0,))
+    busy = replace(idle, gpu_load=("GPU 3: 20.0 GiB in use, busy 97% of the time",))
+    actors: Any = SimpleNamespace(slot=None)
+    executor._waiting = [(places[0], actors, idle), (places[1], actors, busy)]
+    executor._admit()
+    assert list(executor._slots) == places
+    assert len(said) == 1 and "slot a-aaaaaa.1 (GPU 3: 20.0 GiB in use" in said[0]

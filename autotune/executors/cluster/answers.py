@@ -46,6 +46,7 @@ class SlotFacts:
     # the working directory's own files, where it is shared (workdir.files_in)
     files: Mapping[str, tuple[int, int]] | None
     cores: tuple[int, ...]
+    gpu_load: tuple[str, ...] = ()  # of other programs, see Executor.gpu_load
     others: tuple[SlotFacts, ...] = ()  # of its other nodes
 
 

@@ -333,6 +333,11 @@ class RayExecutor(Executor):
                     f"slot {slot.node} is ready: {facts.machine.cores} cores,"
                     f" {facts.machine.device_name}"
                 )
+                if load := [clause for each in (facts, *facts.others) for clause in each.gpu_load]:
+                    self._warn(
+                        f"other programs use GPUs of slot {slot.node} ({'; '.join(load)}): expect"
+                        " noisier times and less free memory there"
+                    )
 
     def _unfit(self, facts: SlotFacts) -> str:
         assert self.like is not None

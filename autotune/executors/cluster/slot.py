@@ -96,7 +96,8 @@ class Slot:
         environment = {**os.environ, **self._spec.env}
         machine = here(self._spec.command, environment, self._spec.workdir)
         files = files_in(self._spec.workdir) if self._spec.workdir == self._home else None
-        return SlotFacts(os.getpid(), machine, __version__, files, cores, self._others())
+        load = self._local.gpu_load() if machine.device == "cuda" else ()
+        return SlotFacts(os.getpid(), machine, __version__, files, cores, load, self._others())
 
     def _others(self) -> tuple[SlotFacts, ...]:
         if not self._outposts:

@@ -142,6 +142,9 @@ def test_the_largest_group_is_used_and_of_two_the_first() -> None:
     small = replace(A100, cores=16)
     assert largest_group([small, A100, A100]) == A100
     assert largest_group([small, A100]) == small
+    head = replace(A100, device="cpu", device_name="EPYC", device_count=0)
+    assert largest_group([head, A100]) == A100, "a job that would train on the head's CPU instead"
+    assert largest_group([head, head, A100]) == head
 
 
 def test_a_resumed_run_uses_machines_like_its_first_slots(

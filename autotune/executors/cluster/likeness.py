@@ -29,10 +29,9 @@ def unlike(then: Machine, now: Machine) -> str:
 
 
 def largest_group(machines: Sequence[Machine]) -> Machine:
-    """A machine of the most common kind; in a tie, of the kind that was there first."""
+    """A machine of the most common kind; in a tie, of one with GPUs, then of the first."""
     kinds = Counter(_kind(machine) for machine in machines)
-    most = max(kinds.values())
-    return next(machine for machine in machines if kinds[_kind(machine)] == most)
+    return max(machines, key=lambda machine: (kinds[_kind(machine)], machine.device == "cuda"))
 
 
 def _kind(machine: Machine) -> tuple[str, ...]:

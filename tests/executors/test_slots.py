@@ -11,7 +11,7 @@ import pickle
 import sys
 import zipfile
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +28,7 @@ from autotune.executors.cluster.executor import RayExecutor
 from autotune.executors.cluster.lane import Lane
 from autotune.executors.cluster.likeness import largest_group, unlike
 from autotune.executors.cluster.places import Place, groups, places
+from autotune.executors.cluster.slot import Slot
 from autotune.job import package
 from autotune.job.load import load_job
 from autotune.journal import Journal
@@ -343,3 +344,26 @@ def test_other_use_of_a_slots_gpus_is_said() -> None:
     executor._admit()
     assert list(executor._slots) == places
     assert len(said) == 1 and "slot a-aaaaaa.1 (GPU 3: 20.0 GiB in use" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("device", "chosen", "shares", "refused"),
+    [
+        ("cuda", "2", True, False),
+        ("cuda", "0", True, True),
+        ("cuda", "", True, True),
+        ("cuda", "0", False, False),  # its choice among a whole node's GPUs
+        ("cpu", "", True, False),
+    ],
+)
+def test_a_job_that_chooses_its_gpus_itself_is_refused_on_a_share_of_a_node(
+    device: str, chosen: str, shares: bool, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """os.environ["CUDA_VISIBLE_DEVICES"] = "0" in its code: all slots would train on that one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    slot: Any = object.__new__(Slot)
+    slot._shares, slot._spec = shares, SimpleNamespace(command=("python", "train.py"))
+    own = {"CUDA_VISIBLE_DEVICES": chosen} if chosen else {}
+    job = JobFacts(1, device, None, (), (), own_settings=own)
+    with pytest.raises(InputError, match="itself") if refused else nullcontext():
+        slot._require_own_gpus(Hello(1, 0, A100, job, 0.5, {}))

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune import __version__
+from autotune.errors import InputError
 from autotune.executors.base import FixedRun, LiveSession
 from autotune.executors.cluster import guard
 from autotune.executors.cluster.answers import CHUNK_BYTES, Answer, SlotFacts, answered, relocated
@@ -31,7 +32,9 @@ from autotune.executors.local import LocalExecutor
 from autotune.executors.side_effects import NOTICED, own_places
 from autotune.export.fingerprint import here
 from autotune.job.spec import JobSpec
+from autotune.secrets import mask_command
 from autotune_spaces import topology
+from autotune_spaces.gpus import VISIBLE
 from autotune_trials.paths import SessionPaths, sessions_of
 from autotune_trials.protocol.failures import SessionFailed
 from autotune_trials.protocol.messages import Block, BlockReport, Hello, Record
@@ -116,6 +119,7 @@ class Slot:
             self._local.stretches = stretches
             self._choose_port()
             self._live = self._local.open_live()
+            self._require_own_gpus(self._live.hello)
             return self._live.hello
 
         return self._answer(do, home)
@@ -146,9 +150,27 @@ class Slot:
             self._choose_port()
             record = self._local.run_fixed(request)
             assert self._local.last_hello is not None
+            self._require_own_gpus(self._local.last_hello)
             return record, self._local.last_hello
 
         return self._answer(do, home)
+
+    def _require_own_gpus(self, hello: Hello) -> None:
+        """Check that the job uses the GPUs that Ray gave this slot.
+
+        Raises:
+            InputError: it chooses them itself, for all slots of the node the same.
+        """
+        ours, chosen = os.environ.get(VISIBLE, ""), hello.job.own_settings.get(VISIBLE, "")
+        others = {word.strip() for word in chosen.split(",")} - set(ours.split(","))
+        if self._shares and hello.job.device == "cuda" and others:
+            raise InputError(
+                f"the job sets {VISIBLE} to {chosen or 'nothing'} itself: all slots of a node would"
+                " use the same GPUs",
+                where=" ".join(mask_command(self._spec.command)),
+                expected=f"{VISIBLE}={ours} on this slot, as set by Ray",
+                remedy=f"remove {VISIBLE} from the job's code and from its command",
+            )
 
     def pack(self) -> Answer:
         """Pack the latest session's directory; the answer is its size in bytes."""

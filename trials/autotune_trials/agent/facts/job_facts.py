@@ -41,11 +41,12 @@ HYPERPARAMETERS = frozenset(
     """.split()
 )
 
-# Variables by which a job may already set what a knob would set.
+# Variables by which a job may already set what a knob, or the slot it runs on, would set.
 VARIABLES = """
     LD_PRELOAD PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF CUDNN_CONV_WSCAP_DBG GOMP_CPU_AFFINITY
     KMP_AFFINITY OMP_PROC_BIND OMP_PLACES NCCL_ALGO NCCL_PROTO NCCL_NVLS_ENABLE GLIBC_TUNABLES
     MALLOC_TRIM_THRESHOLD_ MALLOC_MMAP_THRESHOLD_ MALLOC_TOP_PAD_ MALLOC_MMAP_MAX_
+    CUDA_VISIBLE_DEVICES
 """.split()
 
 # (rank, world size) when the agent last asked while there was a process group: a job may destroy it

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from replay import Loss
-from replayed import Machine, job, run, table
+from replayed import Machine, context_of, job, run, table
 
 from autotune.errors import InputError
 from autotune.executors.base import FixedRun
@@ -19,7 +19,7 @@ from autotune.report.terminal.closing import closing_text
 from autotune.report.text.story import evidence, headline, unbeaten_rows
 from autotune.results import Result, Trial, TrialState
 from autotune.search.pareto import Figures
-from autotune.stages.measuring.own_blocks import FIRST_ITERATIONS
+from autotune.stages.measuring.own_blocks import FIRST_ITERATIONS, OwnBlocks, window_of
 from autotune_spaces.base import Config, SearchSpace
 from autotune_spaces.knobs import create
 from autotune_trials.protocol.messages import Block, BlockReport, Record, Window
@@ -185,3 +185,16 @@ def test_without_a_second_objective_none_is_searched_for(tmp_path: Path) -> None
     blocks = [b for e in map(json.loads, lines) if e["kind"] == "plot" for b in e["data"]]
     assert any(block["second_log_cost"] is not None for block in blocks)
     assert len(blocks) < 400
+
+
+@pytest.mark.parametrize(("device", "lasts_s"), [("cpu", 0.7), ("cuda", 1.5)])
+def test_own_blocks_are_long_against_the_updates_of_a_gpus_counter(
+    tmp_path: Path, device: str, lasts_s: float
+) -> None:
+    machine = Powered(machine={"device": device, "device_memory_gib": 80.0})
+    spec = job(tmp_path, SPACE, "objective: energy\n")
+    with context_of(tmp_path, machine, spec) as context, OwnBlocks(context) as live:
+        assert live.session.job.device == device
+        live.size()
+        window = window_of(live.block())
+    assert math.fsum(window.times_s) == pytest.approx(lasts_s, rel=0.2)

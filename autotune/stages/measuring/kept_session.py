@@ -25,6 +25,7 @@ from autotune_spaces.facts import JobFacts
 from autotune_trials.diagnosis.classify import KILLED, WORKERS_TOO_MANY
 from autotune_trials.protocol.messages import Block, BlockReport, Window
 
+ENERGY_BLOCK_S = 1.5  # on a GPU, whose counter NVML updates every 0.1 s
 TOO_MANY_WORKERS = "workers are more than the machine or its limits allow"
 COMPILE_LIMIT_S = 300.0  # max-autotune of a large model takes minutes
 STARTS = 3  # failed ones in a row after which the job, which has started before, is given up
@@ -110,6 +111,11 @@ class KeptSession:
     def job(self) -> JobFacts:
         """What the agent told of the job; a session that has ended is not started again for it."""
         return self._job or self.session.job
+
+    def block_s(self, usual_s: float) -> float:
+        """Target length of a measured block; ``usual_s``: where no GPU's energy is counted."""
+        by_nvml = self.context.spec.reads_energy and self.job.device == "cuda"
+        return max(usual_s, ENERGY_BLOCK_S) if by_nvml else usual_s
 
     def _opened(self) -> LiveSession:
         executor = self.context.executor

@@ -105,7 +105,7 @@ class OwnBlocks(KeptSession):
         self._count += 1
         iterations = FIRST_ITERATIONS
         if self._iteration_s is not None:
-            wanted = max(BLOCK_S / self._iteration_s, MIN_ITERATIONS)
+            wanted = max(self.block_s(BLOCK_S) / self._iteration_s, MIN_ITERATIONS)
             iterations = round(min(wanted, self.room.longest))
         return Block(
             id=f"b{self._count}",

@@ -44,7 +44,6 @@ from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Block, BlockReport, Window
 
 BLOCK_S = 0.25  # target length of one measured block
-ENERGY_BLOCK_S = 1.5  # on a GPU, whose counter NVML updates every 0.1 s
 MOST_WEIGHT = 4.0  # of a block: a longer one still shows only the machine's speed at that moment
 SETTLE_ITERATIONS = 3  # after a cheap switch
 ROUNDS_S = 1.0  # a block may be extended by this until every worker has delivered a few batches
@@ -142,9 +141,8 @@ class LiveSeries(KeptSession):
         batch = config.get("batch_size")
         if isinstance(batch, int) and self._samples and key_of(config) not in self._iteration_s:
             iteration_s *= max(batch * self.job.world_size / self._samples, 1.0)
-        by_nvml = self.context.spec.reads_energy and self.job.device == "cuda"
-        block_s = ENERGY_BLOCK_S if by_nvml else BLOCK_S
-        return round(min(max(block_s / iteration_s, MIN_ITERATIONS), self.room.longest))
+        wanted = max(self.block_s(BLOCK_S) / iteration_s, MIN_ITERATIONS)
+        return round(min(wanted, self.room.longest))
 
     def _measured(self, outcome: Outcome) -> Measured:
         report = outcome.report

@@ -208,6 +208,7 @@ class LossVerdict:
     candidate_curve: Mapping[int, float] = field(default_factory=dict)
     metrics: tuple[MetricVerdict, ...] = ()
     config: Mapping[str, Value] = field(default_factory=dict)  # what was compared with the baseline
+    chaotic: bool = False  # runs with the same seed drift as far apart as two seeds do
 
 
 @dataclass(frozen=True)

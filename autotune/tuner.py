@@ -343,16 +343,21 @@ def prove(
             proof = Proof(config, reason, last, loss, gains, tuple(rejected))
             return _without_idle(context, observation, proof, pairs)
         found: dict[str, LossVerdict] = {}
-        if loss.verdict != "no-proof" and not seen_through:  # after that one, no other is tried
+        # after that one, no other is tried
+        if loss.verdict != "no-proof" and not loss.chaotic and not seen_through:
             found = culprits(context, observation, config, pairs)
         rejected.append(Rejected(config, _why_not(loss, found)))
         guilty = {(name, config[name]) for name, it in found.items() if it.verdict == "changed"}
         queue = [other for other in queue if guilty.isdisjoint(other.config.items())]
-        milder = (
+        milder = [
             candidate.reduced_to(normalize(v, observation.defaults, context.spec.search_space))
             for v in _milder(context, config, loss, found)
-        )
-        variants = [*(variant for variant in milder if variant.config), *variants]
+        ]
+        milder = [variant for variant in milder if variant.config]
+        if loss.chaotic:  # what remains may gain nothing: it is worth no time beyond the budget
+            queue = milder
+            continue
+        variants = [*milder, *variants]
         if len(variants) > 1 and context.out_of_time_at(f"{label}-variants", ahead_s):
             variants = variants[-1:]  # the safest
     return Proof({}, rejected[-1].reason, last, loss, gains, tuple(rejected))
@@ -404,7 +409,7 @@ def _milder(
     """The variants of ``config`` that may still stand.
 
     Without the culprits; if there are none, without the knob most likely to have changed the loss,
-    then without all that can change it.
+    then without all that can change it. In a chaotic job, only the latter.
     """
     space = context.spec.search_space
     suspects = sorted(
@@ -413,6 +418,8 @@ def _milder(
     )
     if found:
         variants = [without(config, *found)]
+    elif loss.chaotic:
+        variants = [without(config, *suspects)]
     elif loss.verdict == "no-proof":
         # another batch size needs the longest runs; only exact knobs need no moving loss
         statistical = [n for n in suspects if space[n].numerics is Numerics.STATISTICAL]

@@ -105,7 +105,8 @@ def check_loss(runs: Pairs, asked: Asked, *, most_pairs: int | None = None) -> L
         if asked.numerics != "random-stream":  # other dropout masks hide what rounding does
             float16 = runs.float16_gradient()
         verdict = _look_by_look(runs, asked, float16, most_pairs)
-        if verdict.verdict == "undecided" and most_pairs is None and runs.lengthen(2 * asked.steps):
+        unclear = verdict.verdict == "undecided" and not verdict.chaotic
+        if unclear and most_pairs is None and runs.lengthen(2 * asked.steps):
             verdict = _look_by_look(runs, asked, float16, None, stretched=2)
     except SessionFailed as failure:
         return replace(
@@ -254,6 +255,7 @@ def _verdict(
         baseline_curve=decision.baseline_curve,
         candidate_curve=decision.candidate_curve,
         metrics=metrics,
+        chaotic=decision.chaotic,
     )
     for state, said in (
         (LossState.CHANGED, "converges differently"),

@@ -12,6 +12,7 @@ the rule:
         │       ├────[────×────]────┤             inside in all bins  ──▶ unchanged
         │       ├─────────┼─────────┤  [──×──]    outside in any bin  ──▶ changed
         │       ├─────────┼────[────┼───×──]      else ──▶ more-pairs, after the last look undecided
+        └ rounding alone, and pairs end up unrelated ──▶ never changed: the job is chaotic
 
 The margin of a bin is Δ = max(τ · |loss|, min(κ · seed SD, 10% of the window's progress)): a
 difference no larger than that between seeds is harmless, up to a tenth of the window's progress.
@@ -44,6 +45,14 @@ PROGRESS_SHARE = 0.10
 PROGRESS_FLOOR = 0.001  # share of the progress, for a loss near zero, where τ · |loss| vanishes
 EXACT_STEPS = 20
 ABOUT_AS_MANY = 0.1  # share by which counts of samples may differ that are chance in the job itself
+CHAOTIC_SHARE = 0.25  # of the variance of unrelated runs, beyond which runs of one seed are such
+CHANCE = 4.0  # standard errors of the mean difference of unrelated runs
+ENOUGH_FOR_CHAOS = 5  # pairs, as many as a proof has
+CHAOTIC = (
+    "two runs with the same seed drift as far apart as two seeds do, so rounding alone decides what"
+    " this job learns in these steps; only knobs declared exact can be certified, or a larger"
+    " difference be allowed (convergence.tolerance)"
+)
 OTHER_BATCHES = "the runs used batches of different sizes or numbers, which no knob declared"
 FLOAT16_STEPS = 240  # shorter windows let a mild underflow through
 STATISTICAL_STEPS = 240  # of the baseline
@@ -84,6 +93,7 @@ class LossDecision:
     numerics_used: str = "exact"
     baseline_curve: Mapping[int, float] = field(default_factory=dict)
     candidate_curve: Mapping[int, float] = field(default_factory=dict)
+    chaotic: bool = False  # two runs of one seed drift apart as far as two seeds do
 
 
 def next_look(n: int, numerics: str) -> int | None:
@@ -146,8 +156,11 @@ def compare(
         used: str = numerics,
         margin: float | None = None,
         largest: float | None = None,
+        chaotic: bool = False,
     ) -> LossDecision:
-        return LossDecision(state, reason, margin, largest, len(seeds), common, used, *curves)
+        return LossDecision(
+            state, reason, margin, largest, len(seeds), common, used, *curves, chaotic
+        )
 
     if not seeds:
         return result(
@@ -204,7 +217,12 @@ def compare(
     if fault:
         return result("changed", fault, used)
     state, reason, margin, difference = _by_bins(left, right, common, limits, rule, used, last_look)
-    return result(state, reason, used, margin, difference)
+    related = used != "rounding" or not _chaotic(baselines, right, common, limits.margins[-1])
+    if related or state == "unchanged":
+        return result(state, reason, used, margin, difference)
+    # what seeds decide is no sign of a change, and further pairs show no more
+    over = last_look or len(seeds) >= ENOUGH_FOR_CHAOS
+    return result("undecided" if over else "more-pairs", CHAOTIC, used, margin, difference, True)
 
 
 def _cut(runs: Mapping[int, LossRun], steps: int | None) -> dict[int, LossRun]:
@@ -436,6 +454,22 @@ def _by_bins(
     else:
         reason = f"{unclear}; more steps (convergence.steps) may settle it"
     return state, reason, margin, difference
+
+
+def _chaotic(
+    baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun], common: int, margin: float
+) -> bool:
+    """Whether two runs of one seed, which the probe has seen begin alike, end up unrelated: in the
+    last third, unrelated runs differ by more than the margin, the variance of the differences is a good
+    share of theirs, and their mean is what chance may leave of unrelated runs.
+    """
+    ends = {s: bin_means(r, common, 3)[2] for s, r in baselines.items() if r.steps >= common}
+    apart = [bin_means(r, common, 3)[2] - ends[s] for s, r in candidates.items() if s in ends]
+    unrelated = 2 * variance(ends.values()) if len(apart) > 1 else 0.0
+    if unrelated <= margin**2:
+        return False
+    by_chance = CHANCE * math.sqrt(unrelated / len(apart))
+    return variance(apart) > CHAOTIC_SHARE * unrelated and abs(fmean(apart)) < by_chance
 
 
 def _scatter_floors(

@@ -343,6 +343,14 @@ def test_a_batch_size_that_cannot_be_judged_does_not_cost_the_other_knobs(tmp_pa
     ]
 
 
+def test_in_a_chaotic_job_only_exact_knobs_are_tried_again(tmp_path: Path) -> None:
+    spec = job(tmp_path, "{amp_dtype: [bfloat16], optimizer_impl: [fused], num_workers: [2]}")
+    config: Config = {"amp_dtype": "bfloat16", "optimizer_impl": "fused", "num_workers": 2}
+    chaotic = LossVerdict(LossState.UNDECIDED, "", 5, 240, chaotic=True)
+    context: Any = SimpleNamespace(spec=spec)
+    assert _milder(context, config, chaotic, {}) == [{"num_workers": 2}]
+
+
 def fails_at(labels: dict[str, int], kind: str = "crash") -> Any:
     """Fail runs whose label starts with a key of ``labels``, as many times as its value."""
     left = dict(labels)

@@ -68,6 +68,15 @@ def test_a_planted_difference_is_changed(planted):
     assert share("changed", rounding=0.004, **planted)[0] >= 0.95
 
 
+def test_what_rounding_does_to_a_chaotic_job_is_no_change():
+    """It ends up anywhere, as another seed would."""
+    drift = {"rounding": 0.2}
+    found = [verdict(first=20 * i, baseline=drift, **drift) for i in range(40)]
+    seen = [d.chaotic and d.state == "undecided" and d.pairs <= 6 for d in found]
+    assert np.mean(seen) >= 0.9
+    assert sum(d.state == "changed" for d in found) <= 2
+
+
 def test_an_effect_of_one_and_a_half_margins_is_hardly_ever_accepted():
     """The margin is estimated from four seeds; plant 1.5 times the margin of each comparison."""
     accepted = 0

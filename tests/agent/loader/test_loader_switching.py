@@ -377,6 +377,23 @@ def test_no_batch_is_lost_where_a_worker_hands_over_that_it_cannot_go_on(hook, i
     assert sorted(flat(seen)) == list(range(40)) and len(heard.faults) == 1
 
 
+class OnGpu(Numbers):
+    """Computes on the GPU, which the training process uses, too."""
+
+    def __getitem__(self, index):
+        if get_worker_info() is not None:
+            torch.cuda.init()
+        return torch.tensor(index)
+
+
+def test_workers_that_cannot_use_cuda_leave_the_job_at_its_own_settings(hook, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: True)
+    hooks, heard = hook()
+    seen = train(hooks, DataLoader(OnGpu(40), batch_size=4), {2: {"num_workers": 2}})
+    assert flat(seen) == list(range(40)) and len(heard.faults) == 1
+    assert "num_workers=2" in heard.faults[0][0] and "re-initialize CUDA" in heard.faults[0][1]
+
+
 def test_the_first_batch_of_a_stretched_epoch_goes_back_too(hook):
     hooks, heard = hook()
     hooks.set_stretch(True)

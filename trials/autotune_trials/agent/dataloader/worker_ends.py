@@ -28,12 +28,14 @@ _TOO_MANY = re.compile(
     r"Too many open files|items of ancdata|No space left on device|[Cc]annot allocate memory"
     r"|unable to (?:mmap|(?:open|allocate) shared memory|resize file|write to file)"
 )
+# from a dataset that computes on the GPU: CUDA cannot be used in a fork of a process that uses it
+_FORKED = re.compile(r"Cannot re-initialize CUDA in forked|CUDA error: initialization error")
 _ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EAGAIN}
 
 
 def ended_or_too_many(error: BaseException) -> bool:
-    """Whether workers ended, or ran out of memory, descriptors or /dev/shm: other settings might
-    work.
+    """Whether workers ended, ran out of memory, descriptors or /dev/shm, or cannot use CUDA: other
+    settings might work.
 
     Errors that the job's own dataset raises in a worker do not count.
     """
@@ -41,7 +43,7 @@ def ended_or_too_many(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno in _ERRORS:
         return True
     return isinstance(error, (RuntimeError, OSError, MemoryError)) and bool(
-        _ENDED.match(text) or _TOO_MANY.search(text)
+        _ENDED.match(text) or _TOO_MANY.search(text) or _FORKED.search(text)
     )
 
 

@@ -126,6 +126,25 @@ def test_a_pinned_batch_is_copied_once(monkeypatch):
     assert pinned == [True] and copies == ["copy_"]
 
 
+class Pinnable(Record):
+    """As in torch's documentation of pinned batches."""
+
+    pinned = False
+
+    def pin_memory(self):
+        self.pinned = True
+        return self
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_the_copy_of_a_batch_of_the_jobs_own_class_is_pinned_as_the_batch_is(monkeypatch, pinned):
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: pinned)
+    batch = Pinnable()
+    copied = copy_batch(batch)
+    assert copied is not batch and copied.inputs is not batch.inputs
+    assert copied.pinned is pinned and not batch.pinned
+
+
 def test_what_cannot_be_copied_is_passed_on():
     generator = (x for x in range(3))
     assert copy_batch(generator) is generator

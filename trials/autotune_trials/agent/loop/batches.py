@@ -105,11 +105,20 @@ def copy_batch(batch: Any) -> Any:
             for key, value in batch.items():
                 copied[key] = copy_batch(value)
             return copied
-        return clone() if clone is not None else copy.deepcopy(batch)
+        copied = clone() if clone is not None else copy.deepcopy(batch)
+        # neither keeps memory pinned
+        return _pinned(copied) if any(t.is_pinned() for t in tensors_of(batch)) else copied
     # what cannot be copied (an open file, a lock) is shared: only a job that changes its batch in
     # place would notice
     except Exception:
         return batch
+
+
+def _pinned(batch: Any) -> Any:
+    """``batch`` as the DataLoader pins it: a class of the job's own by its ``pin_memory``."""
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    return pin_memory(batch)
 
 
 def _pinned_copy(tensor: Any) -> Any:

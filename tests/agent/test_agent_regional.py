@@ -8,6 +8,7 @@ import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tiny_tuner import Tuner, block, run_bare
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from autotune_trials.agent.controls.entry_modules import SLOT
+from autotune_trials.agent.controls.entry_modules import SLOT, Entry
 from autotune_trials.agent.controls.regional import repeated_blocks
 from autotune_trials.agent.core.agent import Agent
 from autotune_trials.protocol.messages import KnobChoice, SessionConfig
@@ -300,6 +301,21 @@ def test_whether_the_inputs_vary_in_shape_is_seen(tuner: Tuner, copies: str, var
     )
     (model,) = tuner.receive().job.models
     assert (model.input_shapes > 1) == vary
+
+
+class Graphs:
+    """Like torch-geometric's Batch."""
+
+    def __init__(self, nodes: int) -> None:
+        self._store = {"x": torch.zeros(nodes, 3), "edge_index": torch.zeros(2, 100)}
+
+
+def test_whether_they_vary_is_seen_inside_a_batch_of_the_jobs_own_class() -> None:
+    live: Any = SimpleNamespace(torch=torch)
+    entry = Entry(nn.Identity(), live)
+    for nodes in (57, 57, 31):
+        entry.note_shapes((Graphs(nodes),), {})
+    assert len(entry.shapes) == 2
 
 
 def test_what_cuda_graphs_returned_outlives_them(launch: Launch) -> None:

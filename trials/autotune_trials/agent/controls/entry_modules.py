@@ -19,6 +19,7 @@ from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.controls.optimizer_copy import parameters_of
 from autotune_trials.agent.controls.optimizers import lay_out_states
 from autotune_trials.agent.controls.regional import block_function, repeated_blocks
+from autotune_trials.agent.loop.batches import tensors_of
 from autotune_trials.agent.patches.base import UNTRACED
 
 if TYPE_CHECKING:
@@ -306,7 +307,8 @@ class Entry:
     def note_shapes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record the shapes of the tensors it is called with."""
         try:
-            self.shapes.add(tuple(tuple(x.shape) for x in self._tensors((args, kwargs))))
+            # also inside a batch of a class of its own (torch-geometric's)
+            self.shapes.add(tuple(tuple(x.shape) for x in tensors_of((args, kwargs))))
         # arguments of the job's own classes may do anything when inspected
         except Exception:
             log.write_exception("shapes")

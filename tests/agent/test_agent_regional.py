@@ -303,6 +303,38 @@ def test_whether_the_inputs_vary_in_shape_is_seen(tuner: Tuner, copies: str, var
     assert (model.input_shapes > 1) == vary
 
 
+class Pair(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(Block(width), Block(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.blocks(x)
+
+
+@pytest.mark.parametrize("mode", ["default", "regional"])
+def test_the_sizes_of_one_model_do_not_count_as_varying_for_another(
+    launch: Launch, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    varies, compile_fx = [], torch._inductor.compile_fx.compile_fx
+
+    def watched(graph: Any, inputs: Any, **options: Any) -> Any:
+        varies.append(any(isinstance(x, torch.SymInt) for x in inputs))
+        return compile_fx(graph, inputs, **options)
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", watched)
+    launch(compile_mode=mode)
+    one, other = Pair(8), Pair(16)
+    optimizer = torch.optim.SGD([*one.parameters(), *other.parameters()], lr=0.1)
+    torch._dynamo.utils.clear_compilation_metrics()
+    for _ in range(3):
+        (one(torch.randn(4, 8)).mean() + other(torch.randn(6, 16)).mean()).backward()
+        optimizer.step()
+    assert varies and not any(varies)
+    names = {each.co_name for each in torch._dynamo.utils.get_compilation_metrics()} - {None}
+    assert len(names) == 2, "older versions of torch take closures of one name for one"
+
+
 class Graphs:
     """Like torch-geometric's Batch."""
 

@@ -353,11 +353,20 @@ class Entry:
         def forward(*args: Any, **kwargs: Any) -> Any:
             return target(*args, **kwargs)
 
+        forward.__code__ = forward.__code__.replace(co_name=f"forward_{self._number}")
         call.compiled = compile(forward, **arguments(mode))
+
+    @property
+    def _number(self) -> int:
+        """For names of what is compiled: by them dynamo remembers which shapes vary, and those of
+        another model may be others.
+        """
+        return self._live.entries.index(self)
 
     def _compile_blocks(self, compile: Any) -> None:
         for kind, alike in enumerate(repeated_blocks(self._torch, self.module)):
-            compiled = compile(block_function(kind), **arguments(REGIONAL))
+            function = block_function(f"block_{self._number}_{kind}")
+            compiled = compile(function, **arguments(REGIONAL))
             for block in alike:
                 if vars(block).get(SLOT) is None:
                     vars(block)[SLOT] = BlockCall(self._live, block, compiled)

@@ -46,13 +46,13 @@ def _kind(torch: Any, module: Any) -> tuple[type, tuple[Any, ...]]:
     return type(module), tuple(shapes)
 
 
-def block_function(kind: int) -> Callable[..., Any]:
+def block_function(name: str) -> Callable[..., Any]:
     """The function to compile for blocks of one kind.
 
-    Each kind gets a code object of its own: dynamo counts recompilations, and remembers which
-    shapes vary, per code object.
+    Each kind gets a code object and a name of its own: dynamo counts recompilations per code
+    object, and remembers by its name which shapes vary.
     """
-    code = _call.__code__.replace(co_name=f"block_{kind}")
+    code = _call.__code__.replace(co_name=name)
     return FunctionType(code, _call.__globals__, code.co_name, None, None)
 
 

@@ -350,7 +350,7 @@ def explain_failure(
     }[failure.kind]
     remedy = "check that the command runs by itself"
     if failure.kind == "crash":
-        remedy += ", also without a terminal, since autotune gives it none (`< /dev/null`)"
+        remedy += ", also without a terminal (`< /dev/null`): here it has none"
     if failure.kind == "hang":
         remedy += (
             "; if pauses this long are normal, raise hang_timeout_s in job.yaml"

@@ -49,9 +49,9 @@ CHAOTIC_SHARE = 0.25  # of the variance of unrelated runs, beyond which runs of 
 CHANCE = 4.0  # standard errors of the mean difference of unrelated runs
 ENOUGH_FOR_CHAOS = 5  # pairs, as many as a proof has
 CHAOTIC = (
-    "two runs with the same seed drift as far apart as two seeds do, so rounding alone decides what"
-    " this job learns in these steps; only knobs declared exact can be certified, or a larger"
-    " difference be allowed (convergence.tolerance)"
+    "two runs with the same seed drift as far apart as two seeds do, so rounding alone may decide"
+    " what this job learns in these steps; only what leaves every bit as it is can be certified,"
+    " unless a larger difference is allowed (convergence.tolerance)"
 )
 OTHER_BATCHES = "the runs used batches of different sizes or numbers, which no knob declared"
 FLOAT16_STEPS = 240  # shorter windows let a mild underflow through
@@ -459,9 +459,10 @@ def _by_bins(
 def _chaotic(
     baselines: Mapping[int, LossRun], candidates: Mapping[int, LossRun], common: int, margin: float
 ) -> bool:
-    """Whether two runs of one seed, which the probe has seen begin alike, end up unrelated: in the
-    last third, unrelated runs differ by more than the margin, the variance of the differences is a good
-    share of theirs, and their mean is what chance may leave of unrelated runs.
+    """Whether two runs of one seed, which the probe has seen begin alike, end up unrelated.
+
+    In the last third, unrelated runs differ by more than the margin, the variance of the
+    differences is a good share of theirs, and their mean is what chance may leave of them.
     """
     ends = {s: bin_means(r, common, 3)[2] for s, r in baselines.items() if r.steps >= common}
     apart = [bin_means(r, common, 3)[2] - ends[s] for s, r in candidates.items() if s in ends]

@@ -4,7 +4,8 @@ Compiling takes longer than anything else the search tries, and the knobs that a
 cannot be switched without compiling again. So a graph is bought for the leader once these knobs are
 mostly settled or 30% of the time is used, and another one if it promises a log gain of more than
 0.01. Its start-up cost is spread over the planned steps. A GPU that waits for launches shows what
-faster kernels gain only in a graph: on any GPU, knobs that make kernels faster are tried once in one.
+faster kernels gain only in a graph: on any GPU, knobs that make kernels faster are tried once in
+one.
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ def lines(jobs: Mapping[str, Records]) -> Iterator[str]:
         )
         how = (
             f"{best['runs']} runs, {best['wall_s'] / 60:.0f}"
-            f" min{'' if best['finished'] else ', cut off'}"
+            f" min{', from the best answer' if 'start' in best else ''}"
+            f"{'' if best['finished'] else ', cut off'}"
             if best
             else ""
         )

@@ -106,10 +106,7 @@ def halving(series: Series, space: Space) -> list[Config]:
 
 
 def climb(
-    series: Series,
-    space: Space,
-    start: Config,
-    told: Callable[[Config], None] = lambda _: None,
+    series: Series, space: Space, start: Config, told: Callable[[Config], None] = lambda _: None
 ) -> Config:
     """Improve ``start`` knob by knob until nothing helps; ``told`` of each improvement."""
     current, order = start, random.Random(2)

@@ -121,7 +121,7 @@ def test_seeding_a_batch_costs_little_more_than_keeping_the_streams_and_is_left_
     import numpy
     import torch
 
-    from autotune_trials.agent.dataloader.rng_streams import EpochSeeds, SeededFetcher
+    from autotune_trials.agent.dataloader.batch_seeds import EpochSeeds, SeededFetcher
 
     class Nothing:
         number, own_s = 1, 0.0

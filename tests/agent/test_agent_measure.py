@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from autotune_trials.agent.core.settling import AFTER_DRAIN, LockstepSettling, Settling
+from autotune_trials.agent.core.window_recorder import WindowRecorder
 from autotune_trials.agent.dataloader.reader_meter import Spent
 from autotune_trials.measure import clock as phases
 from autotune_trials.measure.clock import PhaseClock
 from autotune_trials.measure.machine_load import Snapshot, between, snapshot
 from autotune_trials.measure.memory import forget_peak, peak_gib
-from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.messages import Block
 
 

@@ -366,7 +366,7 @@ def test_iterations_so_slow_that_time_is_up_first_are_announced_all_the_same(tun
 def test_a_slow_job_shows_signs_of_life(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
     from autotune_trials.protocol.messages import Progress
 
-    often = "__import__('sys').modules['autotune_trials.agent.core.modes'].PROGRESS_S = 0.5"
+    often = "__import__('sys').modules['autotune_trials.agent.core.mode'].PROGRESS_S = 0.5"
     source = LOOP.replace("count = 0", f"count = 0; {often}").replace(
         "count += 1", "count += 1; __import__('time').sleep(0.1)"
     )

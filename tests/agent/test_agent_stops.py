@@ -14,7 +14,7 @@ import torch, torch._dynamo, torch.utils.data.dataloader, torch.optim.lr_schedul
 from torch.utils.data import DataLoader, TensorDataset
 from autotune_trials import api
 from autotune_trials.agent.core.agent import Agent
-from autotune_trials.agent.patches import base
+from autotune_trials.agent.patches import patch_set
 from autotune_trials.protocol.messages import KnobChoice, SessionConfig
 
 dataloader, worker = torch.utils.data.dataloader, torch.utils.data._utils.worker
@@ -39,7 +39,7 @@ def found():
     torchs = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torchs += (tuple(torch._dynamo.trace_rules.SKIP_DIRS),)
     hooks = [list(hooks) for hooks in STEPS]
-    return attributes, hooks, list(base.after_fork), sys.excepthook, torchs
+    return attributes, hooks, list(patch_set.after_fork), sys.excepthook, torchs
 
 
 def train(steps, stop=lambda: None):
@@ -74,7 +74,7 @@ config = SessionConfig(
 )
 agent = Agent(torch, config)
 agent.install()
-assert found() != before and sys.excepthook is not before[3] and len(base.after_fork) == 1
+assert found() != before and sys.excepthook is not before[3] and len(patch_set.after_fork) == 1
 if socket:  # nobody listens there: the agent steps aside when it greets, inside a step
     train(20)
 else:

@@ -16,7 +16,7 @@ from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.controls.switches import SWITCHES
 from autotune_trials.agent.core.agent import Agent
 from autotune_trials.agent.core.events import EVENTS, Events, Listener
-from autotune_trials.agent.patches.base import Patch, PatchSet
+from autotune_trials.agent.patches.patch_set import Patch, PatchSet
 from autotune_trials.protocol.messages import SessionConfig
 
 

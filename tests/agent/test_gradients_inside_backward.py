@@ -13,7 +13,7 @@ from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.core.training_loop import TrainingLoop
 from autotune_trials.agent.facts.job_traits import JobTraits
 from autotune_trials.agent.patches import backward
-from autotune_trials.agent.patches.base import PatchSet
+from autotune_trials.agent.patches.patch_set import PatchSet
 
 
 class Heard(Listener):

@@ -11,7 +11,7 @@ import numpy
 import pytest
 import torch
 
-from autotune_trials.agent.snapshots.random_streams import (
+from autotune_trials.agent.dataloader.random_streams import (
     give_streams_back,
     keep_streams,
     seed_streams,

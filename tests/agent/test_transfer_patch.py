@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from autotune_trials.agent.patches import transfer
-from autotune_trials.agent.patches.base import PatchSet
+from autotune_trials.agent.patches.patch_set import PatchSet
 
 OWN = {torch.Tensor.to, torch.Tensor.cuda}  # as torchvision keeps them from its import on
 

@@ -5,7 +5,7 @@
 
 Counters are updated every millisecond (RAPL) to every 0.1 s (NVML), so they are read occasionally
 and the energy is shared among the iterations since. On a GPU, which works on while the CPU is
-iterations ahead, it is shared at the end of a window (measure/window.py), when the device's times
+iterations ahead, it is shared at the end of a window (agent/core/window_recorder.py), when the device's times
 are known: each iteration gets the mean power of its stretch of the window. Energy of other programs
 is included.
 """

@@ -20,7 +20,7 @@ from autotune_trials.agent.controls.optimizer_copy import parameters_of
 from autotune_trials.agent.controls.optimizers import lay_out_states
 from autotune_trials.agent.controls.regional import block_function, repeated_blocks
 from autotune_trials.agent.loop.batches import tensors_of
-from autotune_trials.agent.patches.base import UNTRACED
+from autotune_trials.agent.patches.patch_set import UNTRACED
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.control import TrainingLoaderControl
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
     from autotune_trials.agent.loop.timer import Timer
-    from autotune_trials.agent.patches.base import PatchSet
+    from autotune_trials.agent.patches.patch_set import PatchSet
     from autotune_trials.protocol.messages import SessionConfig
 
 C = TypeVar("C", bound=Control)

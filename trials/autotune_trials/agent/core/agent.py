@@ -23,7 +23,7 @@ from autotune_trials.agent.core.knob_applier import Knobs
 from autotune_trials.agent.core.launch_mode import LaunchMode
 from autotune_trials.agent.core.live_mode import LiveMode
 from autotune_trials.agent.core.loop_state import LoopState
-from autotune_trials.agent.core.modes import Mode
+from autotune_trials.agent.core.mode import Mode
 from autotune_trials.agent.core.record_mode import RecordMode
 from autotune_trials.agent.core.training_loop import TrainingLoop
 from autotune_trials.agent.dataloader.hooks import LoaderHooks
@@ -42,7 +42,7 @@ from autotune_trials.agent.loop.own_updates import OwnUpdates
 from autotune_trials.agent.loop.sample_count import SampleCount
 from autotune_trials.agent.loop.timer import Timer
 from autotune_trials.agent.loop.transfers import Transfers
-from autotune_trials.agent.patches.base import PatchSet
+from autotune_trials.agent.patches.patch_set import PatchSet
 from autotune_trials.protocol.messages import Fault, SessionConfig, SessionMode
 
 MODES: dict[SessionMode, type[Mode]] = {

@@ -11,16 +11,16 @@ from autotune_trials import api
 from autotune_trials.agent.bootstrap import stack_dump
 from autotune_trials.agent.patches import (
     backward,
-    compiling,
     cuda_graphs,
     ddp,
+    job_compile,
+    job_settings,
     loader,
     optimizer,
     process,
     safetensors,
     scripting,
     seeds,
-    settings,
     tracing,
 )
 from autotune_trials.measure.nvtx import nvtx_ranges
@@ -39,7 +39,7 @@ def install(agent: Agent) -> None:
         ddp.install_join(patches, torch, agent.step_aside)
         stack_dump.install_stack_dump(SessionPaths(Path(config.directory)))
         cuda_graphs.install(patches, torch, loop)
-        settings.install(patches, torch, agent.knobs, traits, agent.sites)
+        job_settings.install(patches, torch, agent.knobs, traits, agent.sites)
     held = {knob.name for knob in config.knobs}
     if agent.mode.measures or "amp_dtype" in held:
         backward.install_grad(patches, torch, loop, traits)
@@ -49,7 +49,7 @@ def install(agent: Agent) -> None:
         seeds.install(patches, torch, config.seed)
     backward.install(patches, torch, loop, traits)
     optimizer.install(patches, torch, loop)
-    compiling.install(
+    job_compile.install(
         patches,
         torch,
         loop,

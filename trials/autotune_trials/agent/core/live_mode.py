@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.entry_modules import compile_notes
-from autotune_trials.agent.core.modes import Mode, hello
+from autotune_trials.agent.core.mode import Mode, hello
 from autotune_trials.agent.core.settling import (
     AFTER_DRAIN,
     DRAIN_SHARE,
@@ -23,9 +23,9 @@ from autotune_trials.agent.core.settling import (
     LockstepSettling,
     Settling,
 )
+from autotune_trials.agent.core.window_recorder import WindowRecorder
 from autotune_trials.agent.facts.job_facts import in_force, rank, startup_s, world_size
 from autotune_trials.agent.patches import scheduler
-from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.protocol.messages import (
     ROUNDS,
     Block,

@@ -1,6 +1,6 @@
 """The job's training loop as the agent sees it: what the patches call, in the order it happens.
 
-    next(loader)                     (dataloader/iterator.py tells the listeners)
+    next(loader)                     (dataloader/switchable_iterator.py tells the listeners)
     model(x)                         call_module, or evaluate
     loss.backward()                  start_backward ── end_backward
     optimizer.step()                 start_step ── end_step ─┐
@@ -29,7 +29,7 @@ from autotune_trials.agent.core.iteration import Iteration
 from autotune_trials.agent.core.loop_state import Ending
 from autotune_trials.agent.dataloader.worker_ends import KILLED, was_killed
 from autotune_trials.agent.loop.lead_optimizer import LeadOptimizer
-from autotune_trials.agent.patches.base import UNTRACED, untraced
+from autotune_trials.agent.patches.patch_set import UNTRACED, untraced
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from autotune_spaces.domains import DEFAULT_PREFETCH
 from autotune_spaces.facts import LoaderFacts
+from autotune_trials.agent.dataloader.batch_seeds import start_method
 from autotune_trials.agent.dataloader.datasets import fixed_seeds, open_file, own_generator, shards
 from autotune_trials.agent.dataloader.index_stream import batches_in
-from autotune_trials.agent.dataloader.rng_streams import start_method
 from autotune_trials.agent.facts.source_calls import OURS, local_variables
 from autotune_trials.agent.loop.batches import Weight
 

@@ -36,7 +36,7 @@ from autotune_trials.agent.dataloader.reader_meter import ReaderMeter, Spent
 from autotune_trials.agent.dataloader.tracked import TrackedLoader
 from autotune_trials.agent.dataloader.tracked_loaders import TrackedLoaders
 from autotune_trials.agent.dataloader.worker_ends import end_workers
-from autotune_trials.agent.patches.base import PatchSet
+from autotune_trials.agent.patches.patch_set import PatchSet
 from autotune_trials.protocol.messages import SessionConfig, SessionMode
 
 CREDITS_TO_TAKE_OVER = 3

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from autotune_trials.agent.dataloader.rng_streams import EpochSeeds, SeededIndices
+from autotune_trials.agent.dataloader.batch_seeds import EpochSeeds, SeededIndices
 
 
 class IndexStream:

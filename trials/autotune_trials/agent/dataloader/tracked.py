@@ -5,9 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.dataloader.batch_seeds import mixed_seed
 from autotune_trials.agent.dataloader.datasets import workers_copy
 from autotune_trials.agent.dataloader.facts import Settings, own_batch_size, rebatches
-from autotune_trials.agent.dataloader.rng_streams import mixed_seed
 from autotune_trials.agent.dataloader.worker_ends import end_workers
 from autotune_trials.agent.loop.batches import Weight
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.agent.bootstrap.log import reason, write_exception
 from autotune_trials.agent.controls.optimizer_copy import own_shard, parameters_of
 from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.facts import off_heap
 from autotune_trials.agent.loop.loss_meter import Scalar, read_scalars
-from autotune_trials.agent.snapshots import off_heap
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl

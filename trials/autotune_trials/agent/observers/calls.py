@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune_trials.agent.observers.observer import Observer
 from autotune_trials.agent.observers.places import Spot
-from autotune_trials.agent.patches.base import UNTRACED, Patch, untraced
+from autotune_trials.agent.patches.patch_set import UNTRACED, Patch, untraced
 from autotune_trials.measure.clock import NAMES
 from autotune_trials.protocol.evidence import Calls
 

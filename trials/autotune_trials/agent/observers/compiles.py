@@ -18,7 +18,7 @@ from typing import Any
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.facts.source_calls import OURS
 from autotune_trials.agent.observers.observer import Observer
-from autotune_trials.agent.patches.base import UNTRACED, Patch, PatchSet
+from autotune_trials.agent.patches.patch_set import UNTRACED, Patch, PatchSet
 from autotune_trials.protocol.evidence import GraphBreak, Place
 
 PATCH = "dynamo.log_graph_break"

@@ -6,7 +6,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.loop.fake_tensors import without_data
-from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
+from autotune_trials.agent.patches.patch_set import Patch, PatchSet, untraced
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.training_loop import TrainingLoop

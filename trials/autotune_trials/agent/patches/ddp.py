@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.dataloader.facts import construction_spot, site_of
 from autotune_trials.agent.facts.job_facts import world_size
-from autotune_trials.agent.patches.base import Patch, PatchSet
+from autotune_trials.agent.patches.patch_set import Patch, PatchSet
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl

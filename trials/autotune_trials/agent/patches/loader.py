@@ -1,7 +1,7 @@
 """``DataLoader``: what the job builds, and which iterators it gets.
 
 DataLoader.__init__       each instance gets a key, "train.py:12#0": where it was built, the n-th one there
-DataLoader._get_iterator  hands out a SwitchableIterator (dataloader/iterator.py)
+DataLoader._get_iterator  hands out a SwitchableIterator (dataloader/switchable_iterator.py)
 create_fetcher            measures what fetching costs, in workers too
 """
 
@@ -17,8 +17,8 @@ from autotune_trials.agent.core.events import Events
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.dataloader.facts import construction_spot, site_of
 from autotune_trials.agent.dataloader.hooks import LoaderHooks
-from autotune_trials.agent.dataloader.iterator import iterator_class
-from autotune_trials.agent.patches.base import Patch
+from autotune_trials.agent.dataloader.switchable_iterator import iterator_class
+from autotune_trials.agent.patches.patch_set import Patch
 from autotune_trials.protocol.messages import SessionConfig
 
 

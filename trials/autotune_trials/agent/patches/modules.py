@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap import import_hook
-from autotune_trials.agent.patches.base import Patch, PatchSet
+from autotune_trials.agent.patches.patch_set import Patch, PatchSet
 
 if TYPE_CHECKING:
     from autotune_trials.agent.loop.module_watch import ModuleWatch

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from autotune_trials.agent.bootstrap import import_hook
-from autotune_trials.agent.patches.base import Patch, PatchSet
+from autotune_trials.agent.patches.patch_set import Patch, PatchSet
 
 
 def install(patches: PatchSet) -> None:

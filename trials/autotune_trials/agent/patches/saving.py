@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from autotune_trials.agent.patches.base import untraced
+from autotune_trials.agent.patches.patch_set import untraced
 from autotune_trials.agent.side_effects.file_watch import about_to_write
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from autotune_trials.agent.patches.base import Patch, PatchSet
+from autotune_trials.agent.patches.patch_set import Patch, PatchSet
 
 
 def freeze(patches: PatchSet, torch: Any) -> None:

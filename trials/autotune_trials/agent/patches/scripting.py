@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autotune_trials.agent.controls.entry_modules import SLOT, SlotCall
-from autotune_trials.agent.patches.base import Patch, PatchSet
+from autotune_trials.agent.patches.patch_set import Patch, PatchSet
 
 
 def install(patches: PatchSet, torch: Any) -> None:

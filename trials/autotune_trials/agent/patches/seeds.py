@@ -9,7 +9,7 @@ import sys
 import threading
 from typing import Any
 
-from autotune_trials.agent.patches.base import Patch, PatchSet
+from autotune_trials.agent.patches.patch_set import Patch, PatchSet
 
 UNSEEDED = 1000  # plus the offset: the seed of a job that sets none
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from autotune_trials.agent.bootstrap import import_hook
-from autotune_trials.agent.patches.base import PatchSet
+from autotune_trials.agent.patches.patch_set import PatchSet
 
 # Not those with functions that are traced with the job's model: the patches, and compile_mode's.
-FOLDERS = "core", "dataloader", "facts", "loop", "observers", "snapshots"
+FOLDERS = "core", "dataloader", "facts", "loop", "observers"
 FILES = (
     "controls/garbage_collector.py",
     "controls/optimizer_copy.py",

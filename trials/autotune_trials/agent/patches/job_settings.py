@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.dataloader.facts import construction_spot, site_of
-from autotune_trials.agent.patches.base import Patch, PatchSet
+from autotune_trials.agent.patches.patch_set import Patch, PatchSet
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.knob_applier import Knobs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.patches.base import Patch, PatchSet, untraced
+from autotune_trials.agent.patches.patch_set import Patch, PatchSet, untraced
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.training_loop import TrainingLoop

@@ -24,10 +24,10 @@ from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.core.events import GivenBatch
+from autotune_trials.agent.dataloader.batch_seeds import EpochSeeds, workers_find_us
 from autotune_trials.agent.dataloader.facts import Settings, is_iterable, rebatches
 from autotune_trials.agent.dataloader.index_stream import IndexStream
 from autotune_trials.agent.dataloader.kept_batches import KeptBatches
-from autotune_trials.agent.dataloader.rng_streams import EpochSeeds, workers_find_us
 from autotune_trials.agent.dataloader.sources import SourceBuilder, shadow_of
 from autotune_trials.agent.dataloader.worker_ends import (
     end_half_started,

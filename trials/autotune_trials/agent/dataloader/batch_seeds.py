@@ -23,7 +23,7 @@ import sys
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.snapshots.random_streams import (
+from autotune_trials.agent.dataloader.random_streams import (
     give_streams_back,
     keep_streams,
     seed_streams,

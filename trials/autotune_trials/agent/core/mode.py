@@ -13,9 +13,9 @@ from autotune_spaces.machine import probe
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.bootstrap.stack_dump import install_stack_dump
 from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.core.window_recorder import WindowRecorder
 from autotune_trials.agent.facts.job_facts import fingerprint, job_facts, rank
 from autotune_trials.measure.energy import EnergyMeter
-from autotune_trials.measure.window import WindowRecorder
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import PROGRESS_S, Hello, Progress
 

@@ -15,7 +15,7 @@ from pretend_cuda import Cuda, Stream
 from tiers import slow
 from tiny_tuner import CNN, Tuner, block
 
-from autotune_trials.agent.controls.entry_modules import is_out_of_memory
+from autotune_trials.agent.controls.out_of_memory import is_out_of_memory
 from autotune_trials.measure.clock import (
     AWAY,
     BACKWARD,

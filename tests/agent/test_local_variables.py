@@ -8,7 +8,7 @@ from typing import Any
 
 import torch  # noqa: F401 - its frames are told by its directory
 
-from autotune_trials.agent.dataloader.facts import construction_frame
+from autotune_trials.agent.facts.construction import construction_frame
 from autotune_trials.agent.facts.source_calls import name_of
 
 

@@ -510,7 +510,7 @@ def test_a_failing_compiler_leaves_other_models_in_their_cuda_graphs(
         )
         assert not resets, "the first's backward is still to come"
         (loss + out.sum()).backward()
-    assert [entry.uses_graphs for entry in agent.live.entries] == [True, False]
+    assert [entry.forward.uses_graphs for entry in agent.live.entries] == [True, False]
     assert "no kernel for this shape" in capsys.readouterr().err
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from autotune_trials.api import MARKING
 from autotune_trials.paths import MARKERS, SessionPaths
+from autotune_trials.protocol.messages import LOADER_SETTINGS
 from autotune_trials.session.ranks import PEER_GONE
 
 TAIL_BYTES = 32 << 10
@@ -41,7 +42,7 @@ ERROR = re.compile(
     r"|[Cc]an(?:no|')t allocate|[Cc]uda failure"
 )
 WORKERS_TOO_MANY = re.compile(  # more DataLoader workers than memory or the file limit allows
-    r"loader settings num_workers=(?P<workers>[1-9]\d*).*?: (?P<error>[\w.]*(?:Error|Exception):"
+    rf"{LOADER_SETTINGS} num_workers=(?P<workers>[1-9]\d*).*?: (?P<error>[\w.]*(?:Error|Exception):"
     r" .*(?:Too many open files|ancdata|No space left"
     r"|[Cc]annot allocate memory|Resource temporarily unavailable|unable to (?:mmap|(?:open|allocate)"
     r" shared memory|resize file|write to file)"

@@ -43,6 +43,7 @@ from autotune_spaces.facts import JobFacts, Machine
 from autotune_trials.protocol.evidence import Evidence
 
 SCHEMA_VERSION = 1
+LOADER_SETTINGS = "loader settings"  # how the failure of a DataLoader's knobs begins
 SESSION_VARIABLE = "AUTOTUNE_SESSION"  # path of session.json; the agent starts only if it is set
 
 # phases of one iteration; their times add up to the iteration time
@@ -125,8 +126,8 @@ ROUNDS = 4
 class Hello:
     """First message of a process that trains, after ``warmup_steps`` iterations."""
 
-    # ELSEWHERE: the process runs on another machine (outpost.py); only a closed connection shows
-    # that it is gone
+    # ELSEWHERE: the process runs on another machine (an outpost of the cluster executor); only a
+    # closed connection shows that it is gone
     pid: int
     rank: int
     machine: Machine

@@ -31,7 +31,7 @@ class Channel:
             return False
         frame = dump(message)
         with self._sending:
-            if self.closed:  # meanwhile
+            if self.closed:  # while we waited for the lock
                 return False
             try:
                 if self._socket is None:

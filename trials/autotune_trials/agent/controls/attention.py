@@ -51,7 +51,7 @@ class AttentionControl(Control):
         if self.prefer(value, device, self.live.state.iterations):
             self.listen(self.live.config.mode != SessionMode.LAUNCH)
             for entry in self.live.entries:
-                entry.compile_anew()
+                entry.forward.compile_anew()
 
     def effect(self) -> str | None:
         seen, wanted = self.seen, self.preferred

@@ -218,7 +218,7 @@ class AutocastControl(Control):
             live.state.iterations
             and self.region.dtype is not None
             and loader.training
-            and not loader.read_aside  # autocast is a matter of each thread
+            and not loader.read_aside  # autocast is per thread
             and not live.entries
         ):
             self.region.enter(live.device or "cpu")  # the job calls no module: start at the batch
@@ -280,7 +280,7 @@ class AutocastControl(Control):
         if region.due:
             self._finish()
         elif region.ending and self.live.state.iterations > self._set_at:
-            region.set(None)  # a whole iteration without a batch: the job fetches none any more
+            region.set(None)  # a whole iteration without a batch: the job no longer fetches any
 
     def step_started(self, optimizer: Any) -> None:
         if self.region.inside is not None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from autotune_trials.agent.controls.control import Control
 from autotune_trials.agent.controls.entry_modules import Entry
-from autotune_trials.agent.controls.optimizer_copy import parameters_of
 from autotune_trials.agent.controls.optimizers import OptimizerControl
 from autotune_trials.agent.controls.replicas import Replicas
 from autotune_trials.agent.controls.switches import SWITCHES
 from autotune_trials.agent.core.events import Listener
-from autotune_trials.agent.dataloader.facts import construction_spot
+from autotune_trials.agent.facts.construction import construction_spot
+from autotune_trials.agent.facts.parameters import parameters_of
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.training_loop import TrainingLoop
@@ -176,9 +176,9 @@ class LiveJobControl(Listener):
             self.cuda = device
 
     def optimizer_built(self, optimizer: Any, frame: FrameType, own_rates: bool) -> None:
-        self.optimizer_control(optimizer).spot = construction_spot(optimizer, frame)
+        self.optimizer_control(optimizer).built_at = construction_spot(optimizer, frame)
         for entry in self.entries:
-            entry.optimizer_built(optimizer)
+            entry.layout.optimizer_built(optimizer)
 
     # ------------------------------------------------------------------ switches
 

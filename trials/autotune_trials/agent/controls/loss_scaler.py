@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.controls.optimizer_copy import parameters_of
 from autotune_trials.agent.controls.optimizers import step_is_torchs
 from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.facts.parameters import parameters_of
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl

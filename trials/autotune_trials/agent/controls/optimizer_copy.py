@@ -7,19 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from autotune_trials.agent.facts.parameters import own_shard, parameters_of
+
 TRIED = 67  # numbers: whole SIMD vectors on any processor, plus a remainder
-
-
-def parameters_of(optimizer: Any) -> list[Any]:
-    """The parameters that ``optimizer`` steps, of all its groups."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def own_shard(tensor: Any) -> Any:
-    """The part of a DTensor (FSDP) in this process, without asking other ranks; other tensors as
-    they are.
-    """
-    return tensor.to_local() if type(tensor).__name__ == "DTensor" else tensor
 
 
 def copy_of(

@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.controls.control import Control
-from autotune_trials.agent.controls.optimizer_copy import fused_works, parameters_of
+from autotune_trials.agent.controls.optimizer_copy import fused_works
+from autotune_trials.agent.facts.construction import BuiltAt
+from autotune_trials.agent.facts.parameters import parameters_of
 
 Flags = tuple[Any, Any]  # (foreach, fused), from which torch chooses
 LOOKS = 20  # steps within which a job shows how it makes its gradients
@@ -26,7 +28,7 @@ class OptimizerControl:
     def __init__(self, torch: Any, optimizer: Any) -> None:
         self._torch = torch
         self._optimizer = weakref.ref(optimizer)
-        self.spot: Any = None  # (code, line) that built it; None if unknown
+        self.built_at: BuiltAt | None = None  # None if unknown
         self._set_to: str | None = None  # a knob's implementation; None: the job's own
         self._own: list[Flags] = []  # each group's flags, while a knob's are set
         self._own_default: Flags = (None, None)  # flags for groups added later

@@ -30,8 +30,8 @@ from autotune_trials.agent.dataloader.hooks import LoaderHooks
 from autotune_trials.agent.dataloader.training_credit import TrainingCredit
 from autotune_trials.agent.facts.call_sites import SiteRecorder
 from autotune_trials.agent.facts.gradient_probe import Probe
-from autotune_trials.agent.facts.job_facts import rank
 from autotune_trials.agent.facts.job_traits import JobTraits
+from autotune_trials.agent.facts.ranks import rank
 from autotune_trials.agent.loop.batch_accounting import Consumption
 from autotune_trials.agent.loop.iteration_meter import IterationMeter
 from autotune_trials.agent.loop.loss_meter import LossMeter

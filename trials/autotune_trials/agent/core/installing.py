@@ -73,9 +73,14 @@ def install(agent: Agent) -> None:
 
 def install_loader(agent: Agent) -> LoaderHooks:
     """Hook the DataLoader."""
-    data = sys.modules["torch.utils.data.dataloader"]  # imported by torch itself since 1.x
+    data = sys.modules["torch.utils.data.dataloader"]  # torch itself imports it
     found = loader.install(
-        data, agent.events, agent.config, agent.state, agent.loop.on_loader_fault
+        data,
+        agent.events,
+        agent.config,
+        agent.state,
+        agent.loop.on_loader_fault,
+        agent.loop.on_loader_refusal,
     )
     agent.live.loaders = agent.meter.loaders = found
     agent.patches.on_restore(found.uninstall)

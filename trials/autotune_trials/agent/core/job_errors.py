@@ -19,9 +19,9 @@ import traceback
 from typing import TYPE_CHECKING
 
 from autotune_trials.agent.bootstrap import log
-from autotune_trials.agent.controls.entry_modules import is_out_of_memory
+from autotune_trials.agent.controls.out_of_memory import is_out_of_memory
 from autotune_trials.agent.dataloader.worker_ends import was_killed
-from autotune_trials.agent.facts.job_facts import rank, world_size
+from autotune_trials.agent.facts.ranks import rank, world_size
 from autotune_trials.agent.facts.source_calls import OURS
 from autotune_trials.protocol.messages import JobError, SessionMode
 

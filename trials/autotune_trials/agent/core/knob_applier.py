@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from autotune_spaces import knobs as registry
 from autotune_spaces.base import Knob, NotApplicable, Undone, Value
 from autotune_trials.agent.bootstrap import log
-from autotune_trials.protocol.messages import SessionMode
+from autotune_trials.protocol.messages import LOADER_SETTINGS, SessionMode
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
@@ -119,7 +119,10 @@ class Knobs:
         """Those of ``choices`` that had no effect or failed -> why. Failed: an :class:`Undone`."""
         found = {}
         for choice in choices:
-            failed = next((f for f in failures if f.startswith(f"{choice.name}:")), None)
+            own = [f"{choice.name}:"]
+            if self._knob(choice).loader:
+                own.append(LOADER_SETTINGS)  # all its settings are refused together
+            failed = next((f for f in failures if f.startswith(tuple(own))), None)
             try:
                 reason = Undone(failed) if failed else self._effect(choice)
             except Exception as error:

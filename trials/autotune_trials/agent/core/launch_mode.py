@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from autotune_trials import api
 from autotune_trials.agent.bootstrap import log
-from autotune_trials.agent.controls.optimizer_copy import parameters_of
 from autotune_trials.agent.core.mode import Mode
+from autotune_trials.agent.facts.parameters import parameters_of
 from autotune_trials.agent.loop.module_watch import LAUNCH_PATIENCE
 from autotune_trials.agent.patches import backward, optimizer
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.controls.entry_modules import compile_notes
+from autotune_trials.agent.controls.compiled_forward import compile_notes
 from autotune_trials.agent.core.mode import Mode, hello
 from autotune_trials.agent.core.settling import (
     AFTER_DRAIN,
@@ -24,7 +24,8 @@ from autotune_trials.agent.core.settling import (
     Settling,
 )
 from autotune_trials.agent.core.window_recorder import WindowRecorder
-from autotune_trials.agent.facts.job_facts import in_force, rank, startup_s, world_size
+from autotune_trials.agent.facts.job_facts import in_force, startup_s
+from autotune_trials.agent.facts.ranks import rank, world_size
 from autotune_trials.agent.patches import scheduler
 from autotune_trials.protocol.messages import (
     ROUNDS,
@@ -342,7 +343,7 @@ class LiveMode(Mode):
             settling.pause()
         else:
             if self.agent.live.cuda is not None:
-                # the CPU may be many iterations ahead: what it sees of one says little
+                # the CPU may be many iterations ahead: its time for one iteration means little
                 self.agent.timer.finish()
             settling.add(iteration.time_s)
         # the queue of a rebuilt loader is known only after its first batch

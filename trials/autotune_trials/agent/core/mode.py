@@ -1,4 +1,10 @@
-"""What the agent does with the iterations it sees: one class per session mode."""
+"""What the agent does with the iterations it sees. Each session has one mode, which never changes:
+
+live      LiveMode (live_mode.py)      switches knobs between blocks of iterations
+fixed     RecordMode (record_mode.py)  holds knobs from the start and records one window
+profile   RecordMode, with torch.profiler
+launch    LaunchMode (launch_mode.py)  holds knobs and records nothing
+"""
 
 from __future__ import annotations
 
@@ -14,7 +20,8 @@ from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.bootstrap.stack_dump import install_stack_dump
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.core.window_recorder import WindowRecorder
-from autotune_trials.agent.facts.job_facts import fingerprint, job_facts, rank
+from autotune_trials.agent.facts.job_facts import fingerprint, job_facts
+from autotune_trials.agent.facts.ranks import rank
 from autotune_trials.measure.energy import EnergyMeter
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import PROGRESS_S, Hello, Progress
@@ -105,7 +112,7 @@ class Mode(Listener):
 
 def hello(agent: Agent) -> Hello:
     """The first message of this process."""
-    # for hang reports: a forked process has neither yet
+    # for hang reports: a forked process has neither the marker nor the stack dump yet
     log.leave_marker("python")
     with contextlib.suppress(OSError):  # the directory cannot be written
         install_stack_dump(SessionPaths(Path(agent.config.directory)))

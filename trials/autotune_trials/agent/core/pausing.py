@@ -1,4 +1,4 @@
-"""While the job waits for the tuner, its DataLoader workers wait, too."""
+"""While the job waits for the tuner, its DataLoader workers wait too."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune_trials.agent.facts.job_facts import rank
+from autotune_trials.agent.facts.ranks import rank
 from autotune_trials.measure.capture import CaptureWindow
 from autotune_trials.measure.nvtx import ModuleRanges, ProfilerRanges, Several
 from autotune_trials.measure.profiler import ProfileWindow

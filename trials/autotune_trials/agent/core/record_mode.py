@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 from autotune_spaces.base import Undone
 from autotune_trials.agent.bootstrap.log import reason
 from autotune_trials.agent.controls.autocast import AutocastControl
-from autotune_trials.agent.controls.entry_modules import compile_notes
+from autotune_trials.agent.controls.compiled_forward import compile_notes
 from autotune_trials.agent.controls.lr_factor import LrFactor
 from autotune_trials.agent.core.mode import Mode, hello
 from autotune_trials.agent.core.pausing import children_stopped
 from autotune_trials.agent.core.thread_end import ThreadEnd
 from autotune_trials.agent.core.window_recorder import WindowRecorder
-from autotune_trials.agent.facts.job_facts import fingerprint, in_force, rank, startup_s, world_size
+from autotune_trials.agent.facts.job_facts import fingerprint, in_force, startup_s
+from autotune_trials.agent.facts.ranks import rank, world_size
 from autotune_trials.protocol.evidence import Evidence
 from autotune_trials.protocol.messages import Extent, Pace, Record, SessionMode, Window
 

@@ -91,11 +91,13 @@ class TrainingLoop:
     def on_loader_fault(self, where: str, text: str) -> None:
         """A problem in the loader hooks, which have already recovered on the job's behalf."""
         log.write(f"{where}\n{text}")
-        if where.startswith("loader settings"):
-            killed = f" ({KILLED})" if was_killed(sys.exc_info()[1]) else ""
-            self.fail_knob(f"{where}: {text.strip().splitlines()[-1]}{killed}")
-            return
         self._step_aside(where, text, False)
+
+    def on_loader_refusal(self, settings: str, why: str) -> None:
+        """The training loader cannot take ``settings`` and keeps the job's own."""
+        log.write(f"{settings}\n{why}")
+        killed = f" ({KILLED})" if was_killed(sys.exc_info()[1]) else ""
+        self.fail_knob(f"{settings}: {why.strip().splitlines()[-1]}{killed}")
 
     # ------------------------------------------------------------------ the model is called
 
@@ -336,7 +338,7 @@ class TrainingLoop:
         for fill_in in events.iteration_ending:
             fill_in(iteration, samples)
         state.iterations += 1
-        # on CUDA a step from within backward is made on a thread of torch's
+        # on CUDA a step from within backward runs on one of torch's threads
         state.thread = self._backward_thread if state.in_backward else get_ident()
         if state.iterations == 1:
             state.backwards_at_first = state.backwards

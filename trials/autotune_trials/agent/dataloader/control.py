@@ -52,5 +52,5 @@ class TrainingLoaderControl:
         """The batch size the job itself built the DataLoader with; None if not known yet."""
         if self._hooks.facts is not None:
             return self._hooks.facts.batch_size
-        state = self._hooks.holder()  # found by its key, not iterated yet
-        return state.batch_size if state is not None else None
+        tracked = self._hooks.holder()  # found by its key, not iterated yet
+        return tracked.batch_size if tracked is not None else None

@@ -6,9 +6,7 @@ import ast
 import functools
 import os
 import sys
-import traceback
 from collections.abc import Mapping
-from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from autotune_spaces.domains import DEFAULT_PREFETCH
@@ -16,7 +14,6 @@ from autotune_spaces.facts import LoaderFacts
 from autotune_trials.agent.dataloader.batch_seeds import start_method
 from autotune_trials.agent.dataloader.datasets import fixed_seeds, open_file, own_generator, shards
 from autotune_trials.agent.dataloader.index_stream import batches_in
-from autotune_trials.agent.facts.source_calls import OURS, local_variables
 from autotune_trials.agent.loop.batches import Weight
 
 NOTHING = Weight()
@@ -187,30 +184,3 @@ def _guarded(script: str) -> bool:
         for test in tests
         for part in ast.walk(test)
     )
-
-
-def construction_spot(built: Any, frame: FrameType) -> tuple[CodeType, int] | None:
-    """(code, line) of :func:`construction_frame`."""
-    caller = construction_frame(built, frame)
-    return None if caller is None else (caller.f_code, caller.f_lineno or 0)
-
-
-def construction_frame(built: Any, frame: FrameType) -> FrameType | None:
-    """The frame that built ``built``, ``frame`` or one of its callers: outside torch, autotune, the
-    constructors of its subclasses and their wrappers (Lightning).
-    """
-    torch_directory = (
-        os.path.dirname(getattr(sys.modules.get("torch"), "__file__", "") or "") + os.sep
-    )
-    for caller, _ in traceback.walk_stack(frame):
-        code = caller.f_code
-        if not code.co_filename.startswith((torch_directory, OURS)):
-            first = code.co_varnames[0] if code.co_argcount else ""
-            if local_variables(caller).get(first) is not built:
-                return caller
-    return None
-
-
-def site_of(spot: tuple[CodeType, int] | None) -> str:
-    """``file.py:12``"""
-    return f"{os.path.basename(spot[0].co_filename)}:{spot[1]}" if spot is not None else "?:0"

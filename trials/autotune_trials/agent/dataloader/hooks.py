@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from itertools import cycle
 from threading import get_ident
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.facts import LoaderFacts
 from autotune_trials.agent.core.events import Events
@@ -33,11 +33,15 @@ from autotune_trials.agent.dataloader.facts import (
     starts_anew,
 )
 from autotune_trials.agent.dataloader.reader_meter import ReaderMeter, Spent
-from autotune_trials.agent.dataloader.tracked import TrackedLoader
+from autotune_trials.agent.dataloader.tracked import IteratorMark, TrackedLoader
 from autotune_trials.agent.dataloader.tracked_loaders import TrackedLoaders
 from autotune_trials.agent.dataloader.worker_ends import end_workers
+from autotune_trials.agent.facts.construction import BuiltAt
 from autotune_trials.agent.patches.patch_set import PatchSet
-from autotune_trials.protocol.messages import SessionConfig, SessionMode
+from autotune_trials.protocol.messages import LOADER_SETTINGS, SessionConfig, SessionMode
+
+if TYPE_CHECKING:
+    from autotune_trials.agent.dataloader.switchable_iterator import SwitchableIterator
 
 CREDITS_TO_TAKE_OVER = 3
 MOST_LOOKING_S = 1.0  # for an itertools.cycle, in all families together
@@ -51,13 +55,14 @@ class LoaderHooks:
         data: Any,
         events: Events,
         config: SessionConfig,
-        loop: LoopState,
+        loop_state: LoopState,
         on_fault: Callable[[str, str], None],
+        on_refusal: Callable[[str, str], None],
     ) -> None:
         self.data = data
         self.events = events
-        self.loop = loop
-        self._on_fault = on_fault
+        self.loop_state = loop_state
+        self._on_fault, self._on_refusal = on_fault, on_refusal
         self.patches = PatchSet()
         # settings are fixed from the start, and epochs end as usual
         self.held = config.mode != SessionMode.LIVE
@@ -79,7 +84,7 @@ class LoaderHooks:
         self.drain_until_s = 0.0
         self.own_s = 0.0  # the agent's own time while the job waited for a batch
         self.closed = False
-        self.last: tuple[Any, TrackedLoader] | None = None  # (iterator, loader) of the last batch
+        self.last: IteratorMark | None = None  # of the iterator that gave the last batch
         # batches given so far, and their number at the last backward
         self.given = self.credited = 0
         self.thread = 0  # id of the thread that begins the job's epochs
@@ -97,7 +102,7 @@ class LoaderHooks:
         self._meters: dict[str, ReaderMeter] = {}  # by family key
         self._meters_wanted = config.mode in (SessionMode.LIVE, SessionMode.PROFILE)
         self._watched = config.mode == SessionMode.PROFILE
-        self._training_iterator: Any = lambda: None
+        self._training_iterator: Callable[[], SwitchableIterator | None] = lambda: None
         # what was in force in the training iterator that the job finished last
         self._left: tuple[Settings | None, dict[str, Any] | None] = (None, None)
         self._rival: tuple[str, int] = ("", 0)
@@ -115,11 +120,10 @@ class LoaderHooks:
         return self.control if self.held or self.training_loader is not None else None
 
     @property
-    def training_mark(self) -> Any:
+    def training_mark(self) -> IteratorMark | None:
         """Mark of the iterator that gave the latest batch, if it is the one trained on."""
-        return (
-            self.last if self.last is not None and self.last[0] is self._training_iterator else None
-        )
+        last = self.last
+        return last if last is not None and last.iterator is self._training_iterator else None
 
     def set_stretch(self, on: bool) -> None:
         """Restart the training loader when it ends, so that the job's loop over it does not end.
@@ -152,9 +156,9 @@ class LoaderHooks:
         iterator = self._training_iterator()
         return iterator.settings if iterator is not None else self._left[0]
 
-    def left(self, iterator: Any) -> None:
+    def left(self, iterator: SwitchableIterator) -> None:
         """The job is done with ``iterator``, whose source is dropped next."""
-        if iterator.mark[0] is self._training_iterator:
+        if iterator.mark.iterator is self._training_iterator:
             self._left = iterator.settings, _in_force(iterator)
 
     def batches_drawn(self) -> tuple[int, int]:
@@ -183,20 +187,20 @@ class LoaderHooks:
 
     def reader_spent(self) -> Spent:
         """Time spent fetching batches of the training loader so far."""
-        state = self.training_loader
-        meter = self._meters.get(state.key) if state is not None else None
+        tracked = self.training_loader
+        meter = self._meters.get(tracked.key) if tracked is not None else None
         return meter.spent() if meter is not None else Spent()
 
-    def meter_of(self, state: TrackedLoader) -> ReaderMeter | None:
-        """The meter for the fetches of ``state``; None if no one reads it, or there is no memory
+    def meter_of(self, tracked: TrackedLoader) -> ReaderMeter | None:
+        """The meter for the fetches of ``tracked``; None if no one reads it, or there is no memory
         for it.
         """
         if not self._meters_wanted or self.closed:
             return None
         try:
-            if state.key not in self._meters:
-                self._meters[state.key] = ReaderMeter(decoding=self._watched)
-            return self._meters[state.key]
+            if tracked.key not in self._meters:
+                self._meters[tracked.key] = ReaderMeter(decoding=self._watched)
+            return self._meters[tracked.key]
         except OSError:
             return None
 
@@ -212,7 +216,7 @@ class LoaderHooks:
     def cancel_drain(self) -> None:
         self.to_drain = 0
 
-    def drains(self, iterator: Any) -> bool:
+    def drains(self, iterator: SwitchableIterator) -> bool:
         """Whether ``iterator`` should discard a batch."""
         return (
             self.to_drain > 0
@@ -222,17 +226,17 @@ class LoaderHooks:
 
     def epoch_iterations(self) -> int | None:
         """Batches per epoch of the training loader under the current settings; None if unknown."""
-        state, iterator = self.training_loader, self._training_iterator()
+        tracked, iterator = self.training_loader, self._training_iterator()
         template = (
             iterator.template
             if iterator is not None
-            else state.loader()
-            if state is not None
+            else tracked.loader()
+            if tracked is not None
             else None
         )
-        if state is None or template is None:
+        if tracked is None or template is None:
             return self.facts.length if self.facts is not None else None
-        return epoch_batches(self.data, template, self._size(state, template))
+        return epoch_batches(self.data, template, self._size(tracked, template))
 
     def credit_backward(self, doubtful: bool = False) -> None:
         """A backward ran: the loader of the latest batch is trained on.
@@ -247,27 +251,27 @@ class LoaderHooks:
         self._doubts = self._doubts + 1 if doubtful else 0
         if 0 < self._doubts < CREDITS_TO_TAKE_OVER:
             return
-        reference, state = self.last
+        reference, tracked = self.last
         iterator = reference()
         if iterator is not None:
             iterator.credited = True
-        if state is not self.training_loader:
-            self._credit(state, iterator)
+        if tracked is not self.training_loader:
+            self._credit(tracked, iterator)
         elif self._rival[1]:
             self._rival = ("", 0)
-        if iterator is not None and state is self.training_loader:
+        if iterator is not None and tracked is self.training_loader:
             self._training_iterator = reference
 
-    def look_for_cycle(self, iterator: Any, state: TrackedLoader) -> None:
+    def look_for_cycle(self, iterator: SwitchableIterator, tracked: TrackedLoader) -> None:
         """Find out whether ``iterator`` is in an itertools.cycle, which keeps its batches and reads
         it only once. Done once for each family, since it takes as long as a garbage collection, and
         no longer than MOST_LOOKING_S: a job may build hundreds of loaders (federated learning).
         """
-        if self._launched or state.key in self._cycles or self._looking_s > MOST_LOOKING_S:
+        if self._launched or tracked.key in self._cycles or self._looking_s > MOST_LOOKING_S:
             return
         began = perf_counter()
         held = any(type(holder) is cycle for holder in gc.get_referrers(iterator))
-        self._cycles[state.key] = held
+        self._cycles[tracked.key] = held
         took_s = perf_counter() - began
         self.own_s += took_s
         self._looking_s += took_s
@@ -278,58 +282,58 @@ class LoaderHooks:
             (s for s in self._loaders if s.key == self.selected), None
         )
 
-    def _credit(self, state: TrackedLoader, iterator: Any) -> None:
+    def _credit(self, tracked: TrackedLoader, iterator: SwitchableIterator | None) -> None:
         holder = self.holder()
-        if holder is not None and holder.key != state.key and holder.loader() is not None:
+        if holder is not None and holder.key != tracked.key and holder.loader() is not None:
             key, count = self._rival
-            self._rival = (state.key, count + 1 if key == state.key else 1)
+            self._rival = (tracked.key, count + 1 if key == tracked.key else 1)
             if self._rival[1] < CREDITS_TO_TAKE_OVER:
                 return
         self._rival = ("", 0)
-        self.training_loader = state
-        self.cycled = self._cycles.get(state.key, False)
-        template = iterator.template if iterator is not None else state.loader()
+        self.training_loader = tracked
+        self.cycled = self._cycles.get(tracked.key, False)
+        template = iterator.template if iterator is not None else tracked.loader()
         if template is not None:
             try:
                 self.facts = describe(
                     self.data,
                     template,
-                    state.key,
-                    state.site,
-                    state.batch_size,
-                    state.batch,
+                    tracked.key,
+                    tracked.site,
+                    tracked.batch_size,
+                    tracked.batch,
                     self.cycled,
                 )
             # the job's own sampler or dataset cannot be described; fault() tells the tuner
             except Exception:
                 self.fault("loader facts")
-        if self.selected != state.key:
-            self.selected = state.key
+        if self.selected != tracked.key:
+            self.selected = tracked.key
             self.version += 1
 
     # -- what iterators ask
 
     def wanted(
-        self, state: TrackedLoader, own: Settings, template: Any
+        self, tracked: TrackedLoader, own: Settings, template: Any
     ) -> tuple[Settings, int | None]:
-        """Settings and batch size in force for ``state``."""
-        if self.closed or state.key != self.selected or not self.overrides:
-            return own, state.batch_size
+        """Settings and batch size in force for ``tracked``."""
+        if self.closed or tracked.key != self.selected or not self.overrides:
+            return own, tracked.batch_size
         want = own.override(self.overrides)
-        if want != state.refused and (why := self._no_workers(state, own, want, template)):
-            state.refused = want
-            self.report(f"loader settings num_workers={want.num_workers}", why)
-        if self._launched and not self.fits_batch_size(state):
-            self.report(
-                f"loader settings batch_size={self.overrides.get('batch_size')}",
+        if want != tracked.refused and (why := self._no_workers(tracked, own, want, template)):
+            tracked.refused = want
+            self._refusal(f"num_workers={want.num_workers}", why)
+        if self._launched and not self.fits_batch_size(tracked):
+            self._refusal(
+                f"batch_size={self.overrides.get('batch_size')}",
                 "this batch size was tuned for a loader with"
-                f" batch_size={self.overrides['own_batch_size']}; DataLoader {state.key} has"
-                f" batch_size={state.batch_size}",
+                f" batch_size={self.overrides['own_batch_size']}; DataLoader {tracked.key} has"
+                f" batch_size={tracked.batch_size}",
             )
-        return (own if want == state.refused else want), self._size(state, template)
+        return (own if want == tracked.refused else want), self._size(tracked, template)
 
     def _no_workers(
-        self, state: TrackedLoader, own: Settings, want: Settings, template: Any
+        self, tracked: TrackedLoader, own: Settings, want: Settings, template: Any
     ) -> str:
         """Why the workers in ``want`` would harm the job, "" if they would not."""
         # such workers would train too, and the job would wait for a batch forever
@@ -350,7 +354,7 @@ class LoaderHooks:
         if (
             max(want.num_workers, 1) != max(own.num_workers, 1)
             and is_iterable(self.data, template)
-            and state.key != self._searched
+            and tracked.key != self._searched
             and not shards(template.dataset, template.worker_init_fn)
         ):
             return (
@@ -359,37 +363,42 @@ class LoaderHooks:
             )
         return ""
 
-    def fits_batch_size(self, state: TrackedLoader | None = None) -> bool:
-        """Whether the batch size override is for ``state`` (default: the training loader): it was
+    def fits_batch_size(self, tracked: TrackedLoader | None = None) -> bool:
+        """Whether the batch size override is for ``tracked`` (default: the training loader): it was
         found for loaders with the same own batch size.
         """
-        state, found_for = state or self.training_loader, self.overrides.get("own_batch_size")
-        return state is None or found_for in (None, state.batch_size)
+        tracked, found_for = tracked or self.training_loader, self.overrides.get("own_batch_size")
+        return tracked is None or found_for in (None, tracked.batch_size)
 
-    def _size(self, state: TrackedLoader, template: Any) -> int | None:
+    def _size(self, tracked: TrackedLoader, template: Any) -> int | None:
         size = self.overrides.get("batch_size")
-        if size is None or state.batch_size is None or state.key != self.selected or self.closed:
-            return state.batch_size
-        fits = self.fits_batch_size(state) and rebatches(self.data, template)
-        return int(size) if fits else state.batch_size
+        if (
+            size is None
+            or tracked.batch_size is None
+            or tracked.key != self.selected
+            or self.closed
+        ):
+            return tracked.batch_size
+        fits = self.fits_batch_size(tracked) and rebatches(self.data, template)
+        return int(size) if fits else tracked.batch_size
 
     def changed(self) -> None:
         """The overrides have changed: running iterators react at the next batch, loaders not yet
         iterated at once.
         """
         self.version += 1
-        for state in self._loaders:
-            state.refused = None
-            if self.held and state.passes == 0:
-                self._hold_batch_size(state, state.loader())
+        for tracked in self._loaders:
+            tracked.refused = None
+            if self.held and tracked.passes == 0:
+                self._hold_batch_size(tracked, tracked.loader())
 
-    def _hold_batch_size(self, state: TrackedLoader, loader: Any) -> None:
+    def _hold_batch_size(self, tracked: TrackedLoader, loader: Any) -> None:
         """Write the batch size into a loader not yet iterated, so that its len() is right."""
-        if loader is None or state.key != self.selected or not rebatches(self.data, loader):
+        if loader is None or tracked.key != self.selected or not rebatches(self.data, loader):
             return
-        state.note_batch_size(loader)
-        size = self._size(state, loader)
-        state.holds_batch_size = size != state.batch_size
+        tracked.note_batch_size(loader)
+        size = self._size(tracked, loader)
+        tracked.holds_batch_size = size != tracked.batch_size
         if size != own_batch_size(self.data, loader):
             sampler = loader.batch_sampler
             loader.__dict__["batch_sampler"] = self.data.BatchSampler(
@@ -404,13 +413,13 @@ class LoaderHooks:
             loader, f"{type(loader.dataset).__name__}:0"
         )
 
-    def track(self, loader: Any, site: str, spot: Any = None) -> TrackedLoader:
-        state = self._loaders.track(loader, site, spot)
+    def track(self, loader: Any, site: str, built_at: BuiltAt | None = None) -> TrackedLoader:
+        tracked = self._loaders.track(loader, site, built_at)
         if self.held and self.overrides.get("batch_size") is not None:
-            self._hold_batch_size(state, loader)
-        return state
+            self._hold_batch_size(tracked, loader)
+        return tracked
 
-    def end_dropped(self, state: TrackedLoader, source: Any) -> None:
+    def end_dropped(self, tracked: TrackedLoader, source: Any) -> None:
         """End the workers of ``source``, whose iterator or loader the job has dropped, as a loop
         that counts its batches does. The time this takes counts as lost between two epochs.
         """
@@ -418,12 +427,12 @@ class LoaderHooks:
             end_workers(source)
             return
         began = perf_counter()
-        self.tell(self.events.workers_ending, state)
+        self.tell(self.events.workers_ending, tracked)
         end_workers(source)
-        self.tell(self.events.workers_ended, state)
+        self.tell(self.events.workers_ended, tracked)
         last = self.training_loader  # the same loader, if the job rebuilds it for every epoch
-        state = last if last is not None and last.key == state.key else state
-        state.end_s += perf_counter() - began
+        tracked = last if last is not None and last.key == tracked.key else tracked
+        tracked.end_s += perf_counter() - began
 
     # -- events and errors
 
@@ -437,22 +446,26 @@ class LoaderHooks:
 
     def fault(self, where: str) -> None:
         """Report the exception being handled."""
-        self.report(where, traceback.format_exc())
-
-    def report(self, where: str, text: str) -> None:
         try:
-            self._on_fault(where, text)
+            self._on_fault(where, traceback.format_exc())
         except Exception:
             pass
 
-    def refuse(self, state: TrackedLoader, want: Settings) -> None:
+    def _refusal(self, settings: str, why: str) -> None:
+        """Report that the job's own settings stay in force instead of ``settings``."""
+        try:
+            self._on_refusal(f"{LOADER_SETTINGS} {settings}", why)
+        except Exception:
+            pass
+
+    def refuse(self, tracked: TrackedLoader, want: Settings) -> None:
         """``want`` could not be used: report it, and keep this loader at the job's settings."""
-        state.refused = want
-        self.fault(_in_words(want))
+        tracked.refused = want
+        self._refusal(_in_words(want), traceback.format_exc())
 
     def wait_for_next_epoch(self, want: Settings) -> None:
         """Report that ``want`` is not used in this epoch of an IterableDataset."""
-        self.report(
+        self._refusal(
             _in_words(want),
             "until its next epoch: an IterableDataset cannot be switched within one, and this"
             " DataLoader was recognized only while it was read",
@@ -476,16 +489,16 @@ class LoaderHooks:
         self.version += 1
         self.events = Events()  # our iterators may still run
         self.patches.restore_all()
-        for state in self._loaders:
-            idle, state.idle = state.idle, None
+        for tracked in self._loaders:
+            idle, tracked.idle = tracked.idle, None
             end_workers(idle)
-            loader = state.loader()
-            if loader is not None and state.holds_batch_size:
-                self.selected = state.key
-                self._hold_batch_size(state, loader)
+            loader = tracked.loader()
+            if loader is not None and tracked.holds_batch_size:
+                self.selected = tracked.key
+                self._hold_batch_size(tracked, loader)
 
 
-def _in_force(iterator: Any) -> dict[str, Any]:
+def _in_force(iterator: SwitchableIterator) -> dict[str, Any]:
     source = iterator.source
     workers = len(getattr(source, "_workers", ()))
     return {
@@ -497,4 +510,4 @@ def _in_force(iterator: Any) -> dict[str, Any]:
 
 
 def _in_words(want: Settings) -> str:
-    return "loader settings " + ", ".join(f"{k}={value}" for k, value in want._asdict().items())
+    return ", ".join(f"{k}={value}" for k, value in want._asdict().items())

@@ -24,25 +24,25 @@ class SourceBuilder:
     def __init__(
         self,
         hooks: LoaderHooks,
-        state: TrackedLoader,
+        tracked: TrackedLoader,
         template: Any,
         own: Settings,
         stream: IndexStream,
     ) -> None:
         self._template, self._own = template, own
-        self._data, self._hooks, self._state, self._stream = hooks.data, hooks, state, stream
+        self._data, self._hooks, self._tracked, self._stream = hooks.data, hooks, tracked, stream
 
     def build(self, want: Settings, private_seed: bool) -> Any:
         """A source with the settings ``want``.
 
         ``private_seed``: the job's own iterator would draw nothing from its generator here.
         """
-        hooks, stream, state = self._hooks, self._stream, self._state
+        hooks, stream, tracked = self._hooks, self._stream, self._tracked
         shadow = self.shadow(want)
         if private_seed:
-            shadow.__dict__["generator"] = state.private_generator()
+            shadow.__dict__["generator"] = tracked.private_generator()
         stream.tracks = want.num_workers > 0 and not stream.iterable
-        hooks.metering = hooks.meter_of(state)
+        hooks.metering = hooks.meter_of(tracked)
         try:
             source = self._iterator_over(shadow, want)
         finally:
@@ -51,7 +51,7 @@ class SourceBuilder:
             source._dataset_fetcher = SeededFetcher(source._dataset_fetcher, stream, hooks)
         source._autotune_settings = want
         source._autotune_copied = workers_copy(shadow) if want.persistent_workers else None
-        state.seed = int(source._base_seed)
+        tracked.seed = int(source._base_seed)
         return source
 
     def _iterator_over(self, shadow: Any, want: Settings) -> Any:
@@ -65,7 +65,7 @@ class SourceBuilder:
     def pin_as(self, want: Settings, source: Any) -> None:
         """Switch ``source``, which has no workers, to the pinning of ``want``."""
         shadow = self.shadow(want)
-        shadow.__dict__["generator"] = self._state.private_generator()
+        shadow.__dict__["generator"] = self._tracked.private_generator()
         probe = self._data._BaseDataLoaderIter(shadow)
         source._pin_memory = probe._pin_memory
         source._pin_memory_device = probe._pin_memory_device

@@ -29,6 +29,7 @@ from autotune_trials.agent.dataloader.facts import Settings, is_iterable, rebatc
 from autotune_trials.agent.dataloader.index_stream import IndexStream
 from autotune_trials.agent.dataloader.kept_batches import KeptBatches
 from autotune_trials.agent.dataloader.sources import SourceBuilder, shadow_of
+from autotune_trials.agent.dataloader.tracked import IteratorMark, TrackedLoader
 from autotune_trials.agent.dataloader.worker_ends import (
     end_half_started,
     end_workers,
@@ -38,7 +39,6 @@ from autotune_trials.agent.loop.batches import samples_of, weight_of
 
 if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
-    from autotune_trials.agent.dataloader.tracked import TrackedLoader
 
 _END = object()
 
@@ -48,14 +48,14 @@ class SwitchableIterator:
     ``__init__`` is not called.
     """
 
-    def __init__(self, hooks: LoaderHooks, state: TrackedLoader, loader: Any) -> None:
+    def __init__(self, hooks: LoaderHooks, tracked: TrackedLoader, loader: Any) -> None:
         self._hooks = hooks
-        self._state = state
+        self._tracked = tracked
         self.source: Any = None
-        self.mark = (weakref.ref(self), state)
+        self.mark = IteratorMark(weakref.ref(self), tracked)
         self._process = os.getpid()
         self.credited = False  # one of its batches was followed by backward
-        self._iterations_before = hooks.loop.iterations  # when this pass began
+        self._iterations_before = hooks.loop_state.iterations  # when this pass began
         self._kept = KeptBatches()
         # (batch, samples, waited) fetched before the job asked
         self._ahead: deque[tuple[Any, float, float]] = deque()
@@ -67,18 +67,18 @@ class SwitchableIterator:
         # time to start the epoch, until its first batch is given
         self._start_s: float | None = None
         self._rebuilding_since: float | None = None
-        state.iterators.add(self)
+        tracked.iterators.add(self)
         self._begin(loader, new=True)
 
     # -- one batch
 
     def __next__(self) -> Any:
-        hooks, state = self._hooks, self._state
-        if hooks.events.went_on and not hooks.loop.in_backward:
+        hooks, tracked = self._hooks, self._tracked
+        if hooks.events.went_on and not hooks.loop_state.in_backward:
             hooks.tell(hooks.events.went_on)
-        hooks.tell(hooks.events.batch_requested, state)
+        hooks.tell(hooks.events.batch_requested, tracked)
         asked = clock()
-        hooks.loop.fetching = get_ident()
+        hooks.loop_state.fetching = get_ident()
         try:
             if self._special or self._version != hooks.version:
                 return self._next_special(asked)
@@ -86,17 +86,17 @@ class SwitchableIterator:
             if batch is _END:
                 return self._turn(asked)
             wait_s = clock() - asked
-            state.mark = hooks.last = self.mark
+            tracked.mark = hooks.last = self.mark
             hooks.given += 1
             try:
-                given = GivenBatch(state, batch, self._samples(batch), wait_s)
+                given = GivenBatch(tracked, batch, self._samples(batch), wait_s)
                 for hear in hooks.events.batch_given:
                     hear(given)
             except Exception:
                 hooks.step_aside("DataLoader.__next__")
             return batch
         finally:  # the epoch's end and the job's own errors leave here, too
-            hooks.loop.fetching = 0
+            hooks.loop_state.fetching = 0
 
     def _fetched(self) -> Any:
         """The next batch of the source, or _END."""
@@ -113,7 +113,7 @@ class SwitchableIterator:
         """The batch requested at ``asked`` when it is the first of a source, a switch is due,
         or batches are cached.
         """
-        hooks, state = self._hooks, self._state
+        hooks, tracked = self._hooks, self._tracked
         if self._exhausted:
             raise StopIteration
         if self._ahead:
@@ -146,16 +146,16 @@ class SwitchableIterator:
             hooks.last_rebuild_s = clock() - self._rebuilding_since
             self._rebuilding_since = None
         if self._start_s is not None:
-            hooks.look_for_cycle(self, state)
+            hooks.look_for_cycle(self, tracked)
             wait_s, self._start_s = wait_s + self._start_s, None
-            before = state.epoch_before()
+            before = tracked.epoch_before()
             if before is not None:
                 wait_s, turnover_s, before.end_s = 0.0, wait_s + before.end_s, 0.0
         samples = self._samples(batch)
         if hooks.cached and self.credited:
             self._kept.keep(batch, samples)
-        if not state.batch.bytes:
-            state.batch = weight_of(batch)
+        if not tracked.batch.bytes:
+            tracked.batch = weight_of(batch)
         self._special = hooks.cached
         return self._give(batch, samples, wait_s, turnover_s)
 
@@ -172,9 +172,9 @@ class SwitchableIterator:
 
     def _give(self, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> Any:
         hooks = self._hooks
-        self._state.mark = hooks.last = self.mark
+        self._tracked.mark = hooks.last = self.mark
         hooks.given += 1
-        given = GivenBatch(self._state, batch, samples, wait_s, turnover_s)
+        given = GivenBatch(self._tracked, batch, samples, wait_s, turnover_s)
         hooks.tell(hooks.events.batch_given, given)
         return batch
 
@@ -199,7 +199,7 @@ class SwitchableIterator:
 
     def _stepped(self) -> bool:
         """Whether an iteration has ended in this pass: a loop that does not end trains on."""
-        return self._hooks.loop.iterations != self._iterations_before
+        return self._hooks.loop_state.iterations != self._iterations_before
 
     def _serves_kept(self) -> bool:
         """Whether batches come from memory; the pass then does not end."""
@@ -221,19 +221,19 @@ class SwitchableIterator:
         """Start an epoch as the job requests it: ``new`` by ``iter(loader)``, else by torch's
         ``_reset``.
         """
-        began, hooks, state, data = clock(), self._hooks, self._state, self._hooks.data
+        began, hooks, tracked, data = clock(), self._hooks, self._tracked, self._hooks.data
         hooks.thread = get_ident()
-        hooks.tell(hooks.events.epoch_started, state)
+        hooks.tell(hooks.events.epoch_started, tracked)
         self._exhausted, self.credited = False, False
-        self._iterations_before = hooks.loop.iterations
+        self._iterations_before = hooks.loop_state.iterations
         self._failure = None
         self._ahead.clear()
         self.template = template = shadow_of(data, loader)
         self._own = Settings.of(template)
         self._version = hooks.version
         # also covers a subclass that sets its own sampler after construction
-        state.note_batch_size(template)
-        want, size = hooks.wanted(state, self._own, template)
+        tracked.note_batch_size(template)
+        want, size = hooks.wanted(tracked, self._own, template)
         if new:
             self.stream = IndexStream(
                 template._index_sampler,
@@ -242,8 +242,8 @@ class SwitchableIterator:
                 iterable=is_iterable(data, template),
             )
         self.stream.size = size
-        self._sources = SourceBuilder(hooks, state, template, self._own, self.stream)
-        state.passes += 1
+        self._sources = SourceBuilder(hooks, tracked, template, self._own, self.stream)
+        tracked.passes += 1
         self.stream.seeds = self._epoch_seeds()
         self._start(want, starts=2 if new and self._own.num_workers else 1, draws_seed=new)
         self._special, self._start_s, self._rebuilding_since = True, clock() - began, None
@@ -260,20 +260,20 @@ class SwitchableIterator:
         ):
             return None
         generator = template.generator or hooks.data.torch.default_generator
-        return EpochSeeds(generator, self._state.passes)
+        return EpochSeeds(generator, self._tracked.passes)
 
     def _start(self, want: Settings, starts: int, draws_seed: bool) -> None:
         """Put a source on the stream, from its beginning. ``starts``, ``draws_seed``: how often
         the job's own iterator would start the sampler here, and whether it would draw a seed
         for its workers.
         """
-        stream, state = self.stream, self._state
+        stream, tracked = self.stream, self._tracked
         stream.begin(starts)
-        idle = self.source if self.source is not None else state.take_idle(self.template)
+        idle = self.source if self.source is not None else tracked.take_idle(self.template)
         if idle is not None and want.persistent_workers and self._reusable(idle, want):
             if draws_seed:
                 iter(stream)
-                state.draw_seed(self.template)
+                tracked.draw_seed(self.template)
             self.settings, stream.tracks = want, not stream.iterable
             idle._index_sampler = stream
             self.source = idle
@@ -291,24 +291,24 @@ class SwitchableIterator:
 
     def _turn(self, asked: float) -> Any:
         """The source has ended: end the job's epoch, or stretch it by restarting the source."""
-        hooks, state = self._hooks, self._state
-        hooks.tell(hooks.events.epoch_ended, state)
-        stepped, self._iterations_before = self._stepped(), hooks.loop.iterations
+        hooks, tracked = self._hooks, self._tracked
+        hooks.tell(hooks.events.epoch_ended, tracked)
+        stepped, self._iterations_before = self._stepped(), hooks.loop_state.iterations
         hooks.withheld = hooks.withheld or (hooks.cached and self.credited and not stepped)
-        if hooks.stretch and stepped and self.credited and state is hooks.training_loader:
+        if hooks.stretch and stepped and self.credited and tracked is hooks.training_loader:
             persistent = self._own.persistent_workers and self._own.num_workers > 0
-            state.passes += 1
+            tracked.passes += 1
             starts = 2 if self._own.num_workers and not persistent else 1
             self._start(self.settings, starts, draws_seed=not persistent)
             batch = self._fetched()
             if batch is not _END:
-                lost_s, state.end_s = clock() - asked + state.end_s, 0.0
+                lost_s, tracked.end_s = clock() - asked + tracked.end_s, 0.0
                 return self._give(batch, self._samples(batch), 0.0, lost_s)
         self._exhausted = self._special = True
         self._park()
         if self._kept_by_knob():  # another iterator of this loader has workers
             end_workers(self.source)
-        state.end_s += clock() - asked
+        tracked.end_s += clock() - asked
         raise StopIteration
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
@@ -324,7 +324,7 @@ class SwitchableIterator:
         if not hooks.cached:
             self._kept.clear()
         self._special = hooks.cached or self._start_s is not None
-        want, size = hooks.wanted(self._state, self._own, self.template)
+        want, size = hooks.wanted(self._tracked, self._own, self.template)
         if want == self.settings and size == stream.size:
             return
         began, self._special = clock(), True
@@ -369,7 +369,7 @@ class SwitchableIterator:
         stream.put_back(undelivered)
         self.source = self._built(self._own, private_seed=True)
         self._special = True
-        self._hooks.refuse(self._state, want)
+        self._hooks.refuse(self._tracked, want)
         try:
             return self.source.__next__()
         except StopIteration:
@@ -385,7 +385,7 @@ class SwitchableIterator:
             end_half_started(error)
             self.stream.put_back(self.stream.handed())
             self.source = self._built(self._own, private_seed)
-            self._hooks.refuse(self._state, want)
+            self._hooks.refuse(self._tracked, want)
 
     def _built(self, want: Settings, private_seed: bool) -> Any:
         self.settings = want
@@ -402,7 +402,7 @@ class SwitchableIterator:
     def _park(self) -> None:
         """Leave workers that a knob made persistent to the loader's next iterator."""
         self._hooks.left(self)
-        if self._kept_by_knob() and self._state.park(self.source, self):
+        if self._kept_by_knob() and self._tracked.park(self.source, self):
             self.source = None
 
     def hand_over(self) -> Any:
@@ -425,10 +425,10 @@ class SwitchableIterator:
                 return
             hooks = self._hooks
             if hooks.last is self.mark:
-                hooks.tell(hooks.events.iterator_dropped, self._state)
+                hooks.tell(hooks.events.iterator_dropped, self._tracked)
             if self.source is not None:
                 self._park()
-                hooks.end_dropped(self._state, self.source)
+                hooks.end_dropped(self._tracked, self.source)
         except Exception:
             # the interpreter is shutting down; torch's own iterator handles that itself
             pass

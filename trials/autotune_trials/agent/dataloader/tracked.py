@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune_trials.agent.dataloader.batch_seeds import mixed_seed
 from autotune_trials.agent.dataloader.datasets import workers_copy
 from autotune_trials.agent.dataloader.facts import Settings, own_batch_size, rebatches
 from autotune_trials.agent.dataloader.worker_ends import end_workers
+from autotune_trials.agent.facts.construction import BuiltAt
 from autotune_trials.agent.loop.batches import Weight
 
 if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
+    from autotune_trials.agent.dataloader.switchable_iterator import SwitchableIterator
+
+
+class IteratorMark(NamedTuple):
+    """Identifies one iterator; compared by identity."""
+
+    iterator: Callable[[], SwitchableIterator | None]  # a weak reference to it
+    loader: TrackedLoader
 
 
 class TrackedLoader:
@@ -24,16 +34,15 @@ class TrackedLoader:
         # loader
         self.loader = self.identity = weakref.ref(loader)
         self.site = site
-        self.spot: Any = None  # (code, line) that built it; None if unknown
+        self.built_at: BuiltAt | None = None  # None if unknown
         self.number = number
         self.key = f"{site}#{number}"  # its family's
         self.batch_size: int | None = None  # the job's own
         self.holds_batch_size = False  # another one is written into the loader
-        self.iterators: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.iterators: weakref.WeakSet[SwitchableIterator] = weakref.WeakSet()
         self.idle: Any = None  # an idle source whose workers a knob made persistent
         self.batch = Weight()
-        # (weak reference, self) of the iterator that gave the latest batch
-        self.mark: Any = (lambda: None, self)
+        self.mark = IteratorMark(lambda: None, self)  # of the iterator that gave the latest batch
         self.passes = 0  # epochs started
         self.end_s = 0.0  # time the last epoch's end took: waiting for it, ending its workers
         self.seed = 0  # base seed of the last source
@@ -73,7 +82,7 @@ class TrackedLoader:
         """Fetch the next ``count`` batches of the iterator in use now; fewer at the end of its
         epoch.
         """
-        iterator = self.mark[0]()
+        iterator = self.mark.iterator()
         return iterator.ahead(count) if iterator is not None else []
 
     def take_idle(self, template: Any) -> Any:
@@ -89,7 +98,7 @@ class TrackedLoader:
             return None
         return idle
 
-    def park(self, source: Any, iterator: Any) -> bool:
+    def park(self, source: Any, iterator: SwitchableIterator) -> bool:
         """Keep ``source`` for the next iterator, unless one with workers is kept or in
         use already.
         """

@@ -9,6 +9,7 @@ from autotune_trials.agent.core.events import Listener
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
+    from autotune_trials.agent.dataloader.tracked import IteratorMark
 
 
 class TrainingCredit(Listener):
@@ -18,7 +19,7 @@ class TrainingCredit(Listener):
         self._hooks = hooks
         self._looked_at = 0  # the last batch that met an evaluation
         # mark of the iterator last credited without doubt, and the pass of its loader
-        self._credited: Any = None
+        self._credited: IteratorMark | None = None
         self._pass = 0
 
     def evaluated(self, entry: Entry, args: tuple[Any, ...]) -> None:
@@ -36,11 +37,11 @@ class TrainingCredit(Listener):
         if (
             last is not None
             and last is self._credited
-            and last[1].passes == self._pass
+            and last.loader.passes == self._pass
             and not doubtful
         ):
             hooks.credited = given  # the usual case: the same loader again
             return
         hooks.credit_backward(doubtful)
         self._credited = None if doubtful else hooks.training_mark
-        self._pass = last[1].passes if last is not None else 0
+        self._pass = last.loader.passes if last is not None else 0

@@ -26,7 +26,7 @@ from autotune_spaces.sites import (
 )
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.events import Events, Listener
-from autotune_trials.agent.dataloader.facts import construction_frame
+from autotune_trials.agent.facts.construction import construction_frame
 from autotune_trials.agent.facts.source_calls import Sources, Spot, spots
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import reason, write_exception
-from autotune_trials.agent.controls.optimizer_copy import own_shard, parameters_of
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.facts import off_heap
+from autotune_trials.agent.facts.parameters import own_shard, parameters_of
 from autotune_trials.agent.loop.loss_meter import Scalar, read_scalars
 
 if TYPE_CHECKING:

@@ -15,12 +15,13 @@ from autotune_spaces.topology import as_list
 from autotune_trials.agent.controls import garbage_collector
 from autotune_trials.agent.controls.attention import AttentionControl
 from autotune_trials.agent.controls.autocast import AutocastControl
-from autotune_trials.agent.controls.entry_modules import dynamo_graphs
 from autotune_trials.agent.controls.garbage_collector import GcControl
-from autotune_trials.agent.controls.optimizer_copy import parameters_of
 from autotune_trials.agent.controls.optimizers import implementation_of
 from autotune_trials.agent.controls.regional import repeated_blocks
 from autotune_trials.agent.core.loop_state import Ending
+from autotune_trials.agent.facts.dynamo import dynamo_graphs
+from autotune_trials.agent.facts.parameters import parameters_of
+from autotune_trials.agent.facts.ranks import backend, number, world_size
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
@@ -48,42 +49,6 @@ VARIABLES = """
     MALLOC_TRIM_THRESHOLD_ MALLOC_MMAP_THRESHOLD_ MALLOC_TOP_PAD_ MALLOC_MMAP_MAX_
     CUDA_VISIBLE_DEVICES
 """.split()
-
-# (rank, world size) when the agent last asked while there was a process group: a job may destroy it
-# before it ends, and ranks that the program spawns itself have no environment variables
-_last_known = (0, 1)
-
-
-def rank(torch: Any) -> int:
-    """This process's rank in a distributed job, else 0."""
-    return _place(torch)[0]
-
-
-def world_size(torch: Any) -> int:
-    """Number of processes that train together."""
-    return _place(torch)[1]
-
-
-def _place(torch: Any) -> tuple[int, int]:
-    """(rank, world size)."""
-    global _last_known
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        _last_known = int(distributed.get_rank()), int(distributed.get_world_size())
-        return _last_known
-    last_rank, last_size = _last_known
-    return (
-        _number(os.environ.get("RANK"), last_rank),
-        _number(os.environ.get("WORLD_SIZE"), last_size),
-    )
-
-
-def backend(torch: Any) -> str:
-    """The backend the ranks communicate through; "" for one process."""
-    distributed = torch.distributed
-    if world_size(torch) < 2 or not (distributed.is_available() and distributed.is_initialized()):
-        return ""
-    return str(distributed.get_backend_config())
 
 
 def startup_s() -> float:
@@ -146,7 +111,7 @@ def job_facts(agent: Agent) -> JobFacts:
         backwards_per_step=_backwards_per_step(agent),
         manual=agent.state.ends_with is Ending.MARK,
         world_size=world_size(torch),
-        local_world_size=_number(os.environ.get("LOCAL_WORLD_SIZE"), 0),
+        local_world_size=number(os.environ.get("LOCAL_WORLD_SIZE"), 0),
         backend=backend(torch),
         samples_per_step=agent.samples.total / agent.state.iterations if counted else 1.0,
         sample_unit="samples" if counted else "iterations",
@@ -396,7 +361,3 @@ def _benchmark_limit(torch: Any) -> int:
     except Exception:  # a build without cuDNN
         return 10
     return 10 if limit is None else int(limit)
-
-
-def _number(text: str | None, default: int) -> int:
-    return int(text) if text and text.isdigit() else default

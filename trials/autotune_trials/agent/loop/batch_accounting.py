@@ -16,10 +16,10 @@ training loader's batch stands for all; if loaders take turns, each batch counts
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+    from autotune_trials.agent.dataloader.tracked import IteratorMark, TrackedLoader
     from autotune_trials.agent.loop.interruptions import Interruptions
 
 MOST, SOME = 0.5, 0.1  # shares of the iterations
@@ -29,7 +29,7 @@ class Batch(NamedTuple):
     """One batch as it was fetched."""
 
     loader: TrackedLoader
-    mark: Any  # of the iterator it came from
+    mark: IteratorMark  # of the iterator it came from
     samples: float | None  # None: it was only evaluated
     wait_s: float
     turnover_s: float | None
@@ -56,12 +56,12 @@ class Consumption:
         self._held: deque[float] = deque()  # samples of batches fetched but not yet trained on
         self._ahead = 0  # batches the loop holds back
         self._iterations = 0
-        self._drawn: Any = None  # mark of the iterator that training draws from
-        self._ended: Any = None  # mark of an exhausted iterator
+        self._drawn: IteratorMark | None = None  # mark of the iterator that training draws from
+        self._ended: IteratorMark | None = None  # mark of an exhausted iterator
         # whether the latest batch was: a module called on it without gradients; a module called in
         # training, or backward run
         self.evaluated = self.trained = False
-        self.mark: Any = None  # of the iterator begun last
+        self.mark: IteratorMark | None = None  # of the iterator begun last
         self._passed: TrackedLoader | None = None  # the loader of that iterator
         self._pass_trained = self._pass_ended = False
         self._taken = self._walked_together = self._in_turn = 0  # iterations
@@ -118,7 +118,7 @@ class Consumption:
     def fetch(
         self,
         loader: TrackedLoader,
-        mark: Any,
+        mark: IteratorMark,
         samples: float,
         wait_s: float,
         turnover_s: float | None,
@@ -149,7 +149,7 @@ class Consumption:
             dropped = [b._replace(samples=None) for b in self.batches[:number]]
             self.batches = dropped + self.batches[number:]
 
-    def end_epoch(self, mark: Any, trained: bool) -> None:
+    def end_epoch(self, mark: IteratorMark, trained: bool) -> None:
         """The iterator of ``mark`` is exhausted; ``trained``: a backward has run since the job
         began.
         """

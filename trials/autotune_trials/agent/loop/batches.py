@@ -145,6 +145,13 @@ class Weight(NamedTuple):
     on_gpu: bool = False  # some of it comes from the loader that way
 
 
+def tensors_in(torch: Any, tree: Any) -> list[Any]:
+    """The tensors of nested containers known to torch's pytrees: a model's arguments or outputs."""
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
 def weight_of(batch: Any) -> Weight:
     try:
         tensors = tensors_of(batch)

@@ -9,8 +9,8 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.controls.autocast import AutocastControl
-from autotune_trials.agent.controls.entry_modules import dynamo_graphs
 from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.facts.dynamo import dynamo_graphs
 from autotune_trials.agent.facts.job_facts import loss_module
 from autotune_trials.agent.loop.fake_tensors import without_data
 from autotune_trials.agent.patches import modules

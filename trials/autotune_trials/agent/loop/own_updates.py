@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap.log import leave_marker, write_exception
-from autotune_trials.agent.controls.optimizer_copy import own_shard
 from autotune_trials.agent.core.events import Listener
+from autotune_trials.agent.facts.parameters import own_shard
 from autotune_trials.agent.loop.autograd_graph import leaves, listed
 from autotune_trials.api import MARKING
 

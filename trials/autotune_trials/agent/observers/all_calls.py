@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune_trials.agent.controls.entry_modules import dynamo_graphs
+from autotune_trials.agent.facts.dynamo import dynamo_graphs
 from autotune_trials.agent.observers import casts, collectives, copies, outputs, readouts
 from autotune_trials.agent.observers.calls import CallObserver
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from autotune_trials.agent.facts.job_facts import backend, world_size
+from autotune_trials.agent.facts.ranks import backend, world_size
 from autotune_trials.agent.observers.calls import About, CallObserver, Describe, bytes_of, shape_of
 
 NAMES = """

@@ -8,12 +8,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.machine import memory_gib
-from autotune_trials.agent.controls.optimizer_copy import (
-    bare_step,
-    copy_of,
-    own_shard,
-    parameters_of,
-)
+from autotune_trials.agent.controls.optimizer_copy import bare_step, copy_of
+from autotune_trials.agent.facts.parameters import own_shard, parameters_of
 from autotune_trials.measure.machine_load import resident_gib
 
 if TYPE_CHECKING:

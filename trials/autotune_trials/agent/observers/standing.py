@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.codec import encode
+from autotune_trials.agent.facts.construction import BuiltAt
 from autotune_trials.agent.observers.observer import Observer
 from autotune_trials.agent.observers.optimizer_trial import try_out
 
@@ -34,23 +35,23 @@ class StandingObserver(Observer):
         return {
             "class": type(optimizer).__name__,
             "tensors": sum(len(g["params"]) for g in optimizer.param_groups),
-            "place": self._place(control.spot),
+            "place": self._place(control.built_at),
             **try_out(self.agent, control),
         }
 
     def _loader(self) -> dict[str, Any]:
         hooks = self.agent.loaders
-        state = hooks.training_loader
-        if state is None:
+        loader = hooks.training_loader
+        if loader is None:
             return {}
         settings = hooks.settings_in_force()
         return {
-            "place": self._place(state.spot),
+            "place": self._place(loader.built_at),
             **(settings._asdict() if settings is not None else {}),
         }
 
-    def _place(self, spot: Any) -> dict[str, Any] | None:
-        return None if spot is None else encode(self.watch.places.place(spot))
+    def _place(self, built_at: BuiltAt | None) -> dict[str, Any] | None:
+        return None if built_at is None else encode(self.watch.places.place(built_at))
 
 
 def _dtypes(entry: Entry) -> list[str]:

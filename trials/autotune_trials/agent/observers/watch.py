@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.bootstrap import log
-from autotune_trials.agent.facts.job_facts import world_size
+from autotune_trials.agent.facts.ranks import world_size
 from autotune_trials.agent.observers.all_calls import AllCalls
 from autotune_trials.agent.observers.compiles import CompileObserver
 from autotune_trials.agent.observers.iterations import IterationObserver

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.dataloader.facts import construction_spot, site_of
-from autotune_trials.agent.facts.job_facts import world_size
+from autotune_trials.agent.facts.construction import construction_spot, site_of
+from autotune_trials.agent.facts.ranks import world_size
 from autotune_trials.agent.patches.patch_set import Patch, PatchSet
 
 if TYPE_CHECKING:

@@ -1,11 +1,11 @@
-"""Global settings that the job makes itself: a knob for the same setting must know about them."""
+"""Global settings that the job sets itself: a knob for the same setting must know about them."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.dataloader.facts import construction_spot, site_of
+from autotune_trials.agent.facts.construction import construction_spot, site_of
 from autotune_trials.agent.patches.patch_set import Patch, PatchSet
 
 if TYPE_CHECKING:

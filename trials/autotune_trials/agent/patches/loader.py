@@ -15,9 +15,9 @@ from typing import Any
 
 from autotune_trials.agent.core.events import Events
 from autotune_trials.agent.core.loop_state import LoopState
-from autotune_trials.agent.dataloader.facts import construction_spot, site_of
 from autotune_trials.agent.dataloader.hooks import LoaderHooks
 from autotune_trials.agent.dataloader.switchable_iterator import iterator_class
+from autotune_trials.agent.facts.construction import construction_spot, site_of
 from autotune_trials.agent.patches.patch_set import Patch
 from autotune_trials.protocol.messages import SessionConfig
 
@@ -28,12 +28,15 @@ def install(
     config: SessionConfig,
     state: LoopState,
     on_fault: Callable[[str, str], None],
+    on_refusal: Callable[[str, str], None],
 ) -> LoaderHooks:
     """Hook ``torch.utils.data.dataloader``.
 
-    ``on_fault``: called with where and the text of an error that has already been handled.
+    Args:
+        on_fault: called with where and the text of an error that has already been handled.
+        on_refusal: called with settings that the training loader cannot take, and why.
     """
-    hooks = LoaderHooks(data_module, events, config, state, on_fault)
+    hooks = LoaderHooks(data_module, events, config, state, on_fault, on_refusal)
     worker, patches = data_module._utils.worker, hooks.patches
     switchable = iterator_class(data_module)
 

@@ -130,6 +130,33 @@ def test_knobs_hold_from_the_very_first_iteration(tuner: Tuner) -> None:
     assert "fused" not in str(found.fingerprint)
 
 
+KILLS_A_WORKER = """
+        if count == 5:
+            [worker] = multiprocessing.active_children(); worker.kill(); worker.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("loader", "change", "why"),
+    [
+        ("", KILLS_A_WORKER, "a DataLoader worker is killed by signal: Killed"),
+        (", worker_init_fn=lambda _: torch.manual_seed(0)", "", "the same seeds"),
+    ],
+    ids=["a worker is killed", "workers would draw alike"],
+)
+def test_workers_that_the_job_does_not_get_count_as_without_effect(
+    tuner: Tuner, loader: str, change: str, why: str
+) -> None:
+    source = "import multiprocessing\n" + LOOP.replace("shuffle=True", f"shuffle=True{loader}", 1)
+    source = source.rstrip("\n") + change
+    assert not loader or loader in source
+    found = record(
+        tuner, source=source, knobs={"num_workers": 1}, steps=16, loader_key="train.py:9#0"
+    )
+    assert found.no_effect.keys() == {"num_workers"} and why in found.no_effect["num_workers"]
+    assert len(found.losses) == 16
+
+
 def test_fused_kernels_count_steps_in_float32_which_changes_no_training(tuner: Tuner) -> None:
     double = "import torch; torch.set_default_dtype(torch.float64)\n" + LOOP
     own = record(tuner, source=double, steps=5).fingerprint

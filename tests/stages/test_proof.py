@@ -376,6 +376,28 @@ def test_what_the_machine_does_to_a_run_is_done_again(
     assert set(run(tmp_path, machine).knobs) == {"num_workers", "amp_dtype", "optimizer_impl"}
 
 
+@pytest.mark.parametrize("kills", [2, 99])
+def test_a_run_that_lost_a_worker_is_made_again(tmp_path: Path, kills: int) -> None:
+    """The job goes on with its own settings: such a run says nothing about the candidate."""
+    left = [kills]
+
+    def lost(request: FixedRun, record: Record) -> Record:
+        if not request.label.startswith("confirm1-candidate-2") or not left[0]:
+            return record
+        left[0] -= 1
+        why = "loader settings num_workers=2: RuntimeError: a DataLoader worker is killed by signal"
+        return replace(record, no_effect={"num_workers": f"{why}: Killed"})
+
+    machine = Machine(table(HARMLESS), lost)
+    result = run(tmp_path, machine)
+    made = [r for r in machine.requests if r.label == "confirm1-candidate-2"]
+    assert len(made) == 3  # three times in a row is the configuration's doing
+    if kills == 2:
+        assert set(result.knobs) == {"num_workers", "amp_dtype", "optimizer_impl"}
+    else:
+        assert "was killed 3 times" in result.rejected[0].reason
+
+
 @pytest.mark.parametrize("kind", ["crash", "hang", "oom"])
 def test_what_the_job_does_under_a_configuration_is_the_configurations(
     tmp_path: Path, kind: str

@@ -34,6 +34,7 @@ from autotune.verdict.timing import (
 )
 from autotune.words import duration_words
 from autotune_spaces.base import Config, Knob, Scope, SearchSpace, Value
+from autotune_trials.diagnosis.classify import KILLED
 from autotune_trials.protocol.messages import Record, SessionConfig, Window
 
 # after warm-up; single scheduler hiccups distort a shorter window (less than 4 to 6 s)
@@ -102,6 +103,20 @@ def as_many_samples(steps: int, own: int, size: int, epoch: int | None) -> int:
     return epochs * math.ceil(epoch / size) + math.ceil(rest * own / size)
 
 
+def _with_its_workers(record: Record) -> Record:
+    """``record``, if none of its DataLoader's workers was killed from outside.
+
+    Without that worker the job continues with its own settings.
+
+    Raises:
+        SessionFailed: one was killed.
+    """
+    killed = next(filter(KILLED.search, record.no_effect.values()), None)
+    if killed is not None:
+        raise SessionFailed("killed", killed)
+    return record
+
+
 class FreshRuns:
     """Makes fixed runs of the job; one instance per comparison, so that its runs are alike.
 
@@ -167,7 +182,11 @@ class FreshRuns:
             for executor, config, label in zip(executors, configs, labels, strict=True)
         )
         one, other = executors
-        return self._undisturbed(lambda: one.run_interleaved(first, second, other), labels, calm)
+        return self._undisturbed(
+            lambda: [_with_its_workers(r) for r in one.run_interleaved(first, second, other)],
+            labels,
+            calm,
+        )
 
     def require_enough(self, record: Record, config: Config) -> None:
         """Check that ``record``, of ``config``, can be timed.
@@ -323,7 +342,7 @@ class FreshRuns:
         """
         for attempt in itertools.count(1):
             try:
-                return executor.run_fixed(request)
+                return _with_its_workers(executor.run_fixed(request))
             except SessionFailed as failure:
                 self.context.stop.check_after(failure.kind)
                 again = failure.kind == "killed" or (

@@ -444,10 +444,10 @@ class LoaderHooks:
         except Exception:
             self.step_aside("DataLoader events")
 
-    def fault(self, where: str) -> None:
-        """Report the exception being handled."""
+    def fault(self, where: str, trouble: str = "") -> None:
+        """Report ``trouble``, a traceback; by default that of the exception being handled."""
         try:
-            self._on_fault(where, traceback.format_exc())
+            self._on_fault(where, trouble or traceback.format_exc())
         except Exception:
             pass
 

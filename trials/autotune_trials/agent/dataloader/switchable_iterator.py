@@ -361,6 +361,7 @@ class SwitchableIterator:
         the error handler.
         """
         stream, want = self.stream, self.settings
+        self._hooks.refuse(self._tracked, want)  # while it can be seen how the workers ended
         undelivered = (
             [] if stream.iterable else stream.undelivered_or_failed(self.source, want.in_order)
         )
@@ -369,7 +370,6 @@ class SwitchableIterator:
         stream.put_back(undelivered)
         self.source = self._built(self._own, private_seed=True)
         self._special = True
-        self._hooks.refuse(self._tracked, want)
         try:
             return self.source.__next__()
         except StopIteration:

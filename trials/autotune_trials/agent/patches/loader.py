@@ -67,7 +67,7 @@ def install(
                 trouble = traceback.format_exc()
             # an error of the job's own is raised again here, as the job would see it
             iterator = original(self)
-            hooks.report("DataLoader._get_iterator", trouble)
+            hooks.fault("DataLoader._get_iterator", trouble)
             return iterator
 
         return _get_iterator

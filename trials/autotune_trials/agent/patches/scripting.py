@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune_trials.agent.controls.entry_modules import SLOT, SlotCall
+from autotune_trials.agent.controls.call_slot import SLOT, SlotCall
 from autotune_trials.agent.patches.patch_set import Patch, PatchSet
 
 

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import pytest
 from tiny_tuner import JobProcess, Tuner, block
 
-from autotune_trials.agent.facts import job_facts
+from autotune_trials.agent.facts import ranks
 from autotune_trials.protocol.messages import Fault, Plan, Progress, dump, load
 
 DDP = """
@@ -49,14 +49,14 @@ def test_a_rank_is_known_after_the_job_has_left_its_group(monkeypatch: pytest.Mo
 
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(job_facts, "_last_known", (0, 1))
-    assert (job_facts.rank(torch), job_facts.world_size(torch)) == (0, 1)
+    monkeypatch.setattr(ranks, "_last_known", (0, 1))
+    assert (ranks.rank(torch), ranks.world_size(torch)) == (0, 1)
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=1, world_size=2)
     try:
-        assert job_facts.world_size(torch) == 2
+        assert ranks.world_size(torch) == 2
     finally:
         torch.distributed.destroy_process_group()
-    assert (job_facts.rank(torch), job_facts.world_size(torch)) == (1, 2)
+    assert (ranks.rank(torch), ranks.world_size(torch)) == (1, 2)
 
 
 @pytest.mark.slow
@@ -147,8 +147,8 @@ store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-from autotune_trials.agent.facts import job_facts
-job_facts._place = lambda torch: (0, 2)  # it has one
+from autotune_trials.agent.facts import ranks
+ranks._place = lambda torch: (0, 2)  # it has one
 with model.join():
     for _ in range(8):
         optimizer.zero_grad(); model(torch.randn(4, 8)).mean().backward(); optimizer.step()

@@ -19,10 +19,10 @@ from autotune.executors.base import FixedRun
 from autotune.executors.local import LocalExecutor
 from autotune.job.spec import JobSpec
 from autotune_spaces.base import SearchSpace
+from autotune_trials.agent.core import window_recorder as windows_of
 from autotune_trials.agent.core.iteration import Iteration
 from autotune_trials.agent.dataloader.reader_meter import Spent
 from autotune_trials.measure import energy
-from autotune_trials.measure import window as windows_of
 from autotune_trials.measure.clock import NAMES
 from autotune_trials.measure.energy import POWERCAP_VARIABLE, EnergyMeter
 from autotune_trials.protocol.messages import Block

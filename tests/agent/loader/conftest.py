@@ -24,7 +24,7 @@ def hook():
         heard, events = Heard(), Events()
         events.listen(heard)
         config = SessionConfig(mode=mode, directory=".", loader_key=loader_key)
-        hooks = install(data, events, config, LoopState(), heard.on_fault)
+        hooks = install(data, events, config, LoopState(), heard.on_fault, heard.on_fault)
         installed.append(hooks)
         return hooks, heard
 

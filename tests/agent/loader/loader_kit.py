@@ -144,7 +144,7 @@ def train(hooks, loader, switches=None, seen=None, limit=None):
     for number, batch in enumerate(loader):
         seen.append(batch.tolist() if isinstance(batch, torch.Tensor) else batch)
         hooks.credit_backward()
-        hooks.loop.iterations += 1
+        hooks.loop_state.iterations += 1
         if switches and number in switches:
             hooks.training.set(**switches[number])
         if limit is not None and number + 1 == limit:

@@ -31,7 +31,7 @@ def test_cached_batches_stay_pinned(hook):
     ):
         assert batch.is_pinned() and batch.device.type == "cpu"
         hooks.credit_backward()
-        hooks.loop.iterations += 1
+        hooks.loop_state.iterations += 1
         hooks.serve_cached(True)
         if number == 20:
             break

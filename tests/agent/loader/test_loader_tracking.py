@@ -255,7 +255,7 @@ def test_stretched_epoch_goes_on_and_ends_when_told(hook):
     for number, batch in enumerate(loader):
         seen += batch.tolist()
         hooks.credit_backward()
-        hooks.loop.iterations += 1
+        hooks.loop_state.iterations += 1
         if number == 10:
             hooks.set_stretch(False)
     assert seen == list(range(12)) * 4
@@ -291,7 +291,7 @@ def test_a_pass_without_a_step_ends(hook):
         for seen, _ in enumerate(iterator, 1):
             hooks.credit_backward()
             assert seen <= 10
-        hooks.loop.iterations += 1
+        hooks.loop_state.iterations += 1
         assert hooks.withheld is cached
     train(hooks, loader, limit=30)
     assert not hooks.withheld
@@ -476,7 +476,7 @@ def test_cached_batches_are_copies_of_a_few(hook):
     for number, batch in enumerate(DataLoader(Numbers(400), batch_size=4, num_workers=1)):
         (served if 5 <= number < 40 else real).append(batch.tolist())
         hooks.credit_backward()
-        hooks.loop.iterations += 1
+        hooks.loop_state.iterations += 1
         batch += 1000  # in-place changes by the job have no effect
         if number == 4:
             hooks.serve_cached(True)

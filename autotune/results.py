@@ -209,6 +209,8 @@ class LossVerdict:
     metrics: tuple[MetricVerdict, ...] = ()
     config: Mapping[str, Value] = field(default_factory=dict)  # what was compared with the baseline
     chaotic: bool = False  # runs with the same seed drift as far apart as two seeds do
+    # no-proof because the job's loss moves too little: how many times as far it would have to
+    lacks: float = 0.0
 
 
 @dataclass(frozen=True)

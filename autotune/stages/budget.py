@@ -15,7 +15,7 @@ import math
 from types import MappingProxyType
 
 from autotune.results import Observation
-from autotune.stages.context import RunContext
+from autotune.stages.context import ANNOUNCED, RunContext
 from autotune.stages.explain import LONGEST_START_UP_S
 from autotune.stages.measuring.fresh import (
     FEWEST_PAIRS,
@@ -25,6 +25,7 @@ from autotune.stages.measuring.fresh import (
     values_for_fresh_runs,
 )
 from autotune.stages.measuring.pairs import PROCESS_PAIRS
+from autotune.words import duration_words
 from autotune_spaces.base import Config
 
 # largest share of the budget: beyond it, a live search learns little that fresh processes do not
@@ -125,3 +126,13 @@ def tried_enough(context: RunContext, observation: Observation, trials: int) -> 
         return False
     fresh = (values_for_fresh_runs(space, name, observation) for name in observation.domains)
     return trials >= most - min(most // 3, sum(map(len, fresh)))
+
+
+def announce(context: RunContext, what: str, takes_s: float, run: str, run_s: float) -> None:
+    """Tell that the run will take longer than the budget; keep how long."""
+    context.journal.append(ANNOUNCED, "", run_s)
+    context.progress.note(
+        f"{what} takes about {duration_words(takes_s)} for this job; {run} will take about"
+        f" {duration_words(run_s)} instead of budget.minutes ({context.spec.budget.minutes:g}),"
+        " because a first proof is always finished"
+    )

@@ -28,6 +28,9 @@ from autotune.verdict.runs import LossRun, loss_run
 from autotune_spaces.base import Config, Numerics
 from autotune_trials.protocol.messages import Record
 
+# times as many steps: times as far as now that the job's loss may then be expected to move; a loss
+# falls ever more slowly
+WITHIN_REACH = {2: 1.3, 4: 3.0}
 SHOWN_DIFFERENCES = 4  # settings named in the reason; further ones are counted
 
 
@@ -87,8 +90,8 @@ def check_loss(runs: Pairs, asked: Asked, *, most_pairs: int | None = None) -> L
     """Return the loss verdict on ``runs``.
 
     Args:
-        most_pairs: limit on the number of pairs; None: up to the rule's last look, then once more
-            with twice the steps.
+        most_pairs: limit on the number of pairs; None: up to the rule's last look, then again with
+            up to four times the steps if those may decide.
     """
     verdict, float16 = _undecided(asked, "no run was made", 0), None
     try:
@@ -104,10 +107,13 @@ def check_loss(runs: Pairs, asked: Asked, *, most_pairs: int | None = None) -> L
             )
         if asked.numerics != "random-stream":  # other dropout masks hide what rounding does
             float16 = runs.float16_gradient()
-        verdict = _look_by_look(runs, asked, float16, most_pairs)
-        unclear = verdict.verdict == "undecided" and not verdict.chaotic
-        if unclear and most_pairs is None and runs.lengthen(2 * asked.steps):
-            verdict = _look_by_look(runs, asked, float16, None, stretched=2)
+        verdict, stretched = _look_by_look(runs, asked, float16, most_pairs), 1
+        while (
+            most_pairs is None
+            and (longer := _longer(verdict, stretched))
+            and runs.lengthen(longer * asked.steps)
+        ):
+            verdict, stretched = _look_by_look(runs, asked, float16, None, longer), longer
     except SessionFailed as failure:
         return replace(
             verdict,
@@ -116,6 +122,14 @@ def check_loss(runs: Pairs, asked: Asked, *, most_pairs: int | None = None) -> L
             pairs=len(runs.candidate),
         )
     return verdict
+
+
+def _longer(verdict: LossVerdict, stretched: int) -> int:
+    """How many times ``convergence.steps`` may decide what ``stretched`` times have not; 0: none."""
+    if verdict.verdict == LossState.UNDECIDED and not verdict.chaotic:
+        return 2 if stretched == 1 else 0
+    wanted = next((n for n, most in WITHIN_REACH.items() if 1 <= verdict.lacks <= most), 0)
+    return wanted * stretched if wanted * stretched <= max(WITHIN_REACH) else 0
 
 
 def _undecided(asked: Asked, reason: str, pairs: int) -> LossVerdict:
@@ -256,6 +270,7 @@ def _verdict(
         candidate_curve=decision.candidate_curve,
         metrics=metrics,
         chaotic=decision.chaotic,
+        lacks=decision.lacks,
     )
     for state, said in (
         (LossState.CHANGED, "converges differently"),

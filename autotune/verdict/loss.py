@@ -94,6 +94,8 @@ class LossDecision:
     baseline_curve: Mapping[int, float] = field(default_factory=dict)
     candidate_curve: Mapping[int, float] = field(default_factory=dict)
     chaotic: bool = False  # two runs of one seed drift apart as far as two seeds do
+    # no-proof because the job's loss moves too little: how many times as far it would have to
+    lacks: float = 0.0
 
 
 def next_look(n: int, numerics: str) -> int | None:
@@ -148,81 +150,113 @@ def compare(
         for s in seeds
     }
     common = min((min(left[s].steps, right[s].steps) for s in seeds), default=0)
-    curves = (curve(left.values()), curve(right.values()))
+    sides = _Sides(baselines, left, right, common, baseline_repeat)
+    found = _early(sides, numerics, recorded, last_look)
+    if found is None:
+        used = _class_in_force(sides, numerics)
+        found = _other_batches(sides, used)
+        if found is None:
+            found = _by_curves(sides, used, tolerance, stretched, last_look)
+    return replace(
+        found,
+        pairs=len(seeds),
+        steps=common,
+        baseline_curve=curve(left.values()),
+        candidate_curve=curve(right.values()),
+    )
 
-    def result(
-        state: str,
-        reason: str,
-        used: str = numerics,
-        margin: float | None = None,
-        largest: float | None = None,
-        chaotic: bool = False,
-    ) -> LossDecision:
-        return LossDecision(
-            state, reason, margin, largest, len(seeds), common, used, *curves, chaotic
-        )
 
-    if not seeds:
-        return result(
-            "undecided" if last_look else "more-pairs", "no seed has been run on both sides"
-        )
-    broken = _not_finite(baselines, right, recorded)
-    alike = numerics == "exact" and common >= EXACT_STEPS and _same_bits(left, right, common)
+@dataclass(frozen=True)
+class _Sides:
+    """The runs that are compared, seed -> run; ``left`` and ``right`` have the same seeds."""
+
+    baselines: Mapping[int, LossRun]  # with those of further seeds
+    left: Mapping[int, LossRun]  # the baselines
+    right: Mapping[int, LossRun]  # the candidates
+    common: int  # steps that all of them have
+    repeat: LossRun | None  # the baseline's smallest seed run again
+
+
+def _early(
+    sides: _Sides, numerics: str, recorded: Mapping[int, int], last_look: bool
+) -> LossDecision | None:
+    """What needs no curves: no pair, a loss that is not finite, the same bits, too few steps."""
+
+    def decision(state: str, reason: str, margin: float | None = None) -> LossDecision:
+        return LossDecision(state, reason, margin, margin, numerics_used=numerics)
+
+    left, right, common = sides.left, sides.right, sides.common
+    if not left:
+        state = "undecided" if last_look else "more-pairs"
+        return decision(state, "no seed has been run on both sides")
+    same_bits = _same_bits(left, right, common)
+    broken = _not_finite(sides.baselines, right, recorded)
+    alike = numerics == "exact" and common >= EXACT_STEPS and same_bits
     if broken and not (alike and broken[0] == "no-proof"):
-        return result(*broken)
-    repeatable, demoted_to = _repeatable(baselines, baseline_repeat)
-    used = numerics
-    aligned = all(same_steps(left[s], right[s]) for s in seeds)
-    if (
-        numerics != "statistical"
-        and common >= _enough_for_bits(numerics)
-        and _same_bits(left, right, common)
-    ):
-        return result(
-            "unchanged", f"the losses of {common} steps are bit-identical", margin=0.0, largest=0.0
+        return decision(*broken)
+    if numerics != "statistical" and common >= _enough_for_bits(numerics) and same_bits:
+        return decision("unchanged", f"the losses of {common} steps are bit-identical", 0.0)
+    if numerics == "exact" and common < EXACT_STEPS:
+        reason = (
+            f"the runs have {common} steps, but {EXACT_STEPS} are needed: give the job more steps"
         )
-    if numerics == "exact":
-        if common < EXACT_STEPS:
-            return result(
-                "no-proof",
-                (
-                    f"the runs have {common} steps, but {EXACT_STEPS} are needed: give the job"
-                    " more steps"
-                ),
-            )
-        used = "random-stream" if repeatable else demoted_to
-    elif numerics == "rounding" and not repeatable:
-        used = demoted_to
-    if used != "statistical" and not aligned:
-        first = baselines[min(baselines)]
-        # a thread that reads ahead: which step a batch is counted in is chance in the job itself
-        by_chance = baseline_repeat is not None and not same_steps(first, baseline_repeat)
-        if not by_chance or not all(_about_as_many(left[s], right[s]) for s in seeds):
-            return result("changed", OTHER_BATCHES, used)
+        return decision("no-proof", reason)
+    return None
+
+
+def _class_in_force(sides: _Sides, numerics: str) -> str:
+    """The class whose rule holds: a job whose own runs do not repeat cannot be held to a stricter
+    one, and exact knobs that changed bits are held to that of random streams.
+    """
+    if numerics in ("exact", "rounding"):
+        repeatable, demoted_to = _repeatable(sides.baselines, sides.repeat)
+        if not repeatable:
+            return demoted_to
+    return "random-stream" if numerics == "exact" else numerics
+
+
+def _other_batches(sides: _Sides, used: str) -> LossDecision | None:
+    """Whether the candidate trained on batches of other sizes or numbers, which no knob declared."""
+    left, right, repeat = sides.left, sides.right, sides.repeat
+    if used == "statistical" or all(same_steps(left[s], right[s]) for s in left):
+        return None
+    # a thread that reads ahead: which step a batch is counted in is chance in the job itself
+    by_chance = repeat is not None and not same_steps(sides.baselines[min(sides.baselines)], repeat)
+    if by_chance and all(_about_as_many(left[s], right[s]) for s in left):
+        return None
+    return LossDecision("changed", OTHER_BATCHES, numerics_used=used)
+
+
+def _by_curves(
+    sides: _Sides, used: str, tolerance: float, stretched: int, last_look: bool
+) -> LossDecision:
+    """The first steps by their norms, and all of them by the paired difference in each bin."""
+    baselines, left, right, common = sides.baselines, sides.left, sides.right, sides.common
     if used == "statistical":  # steps beyond the shared samples prove nothing
         shared = min(
             r.samples_before[r.steps - 1] if r.steps else 0.0
             for r in (*baselines.values(), *right.values())
         )
         baselines, right = _up_to(baselines, shared), _up_to(right, shared)
-        left = {s: baselines[s] for s in seeds}
+        left = {s: baselines[s] for s in left}
     rule = replace(RULES[used], bins=RULES[used].bins * stretched)
     too_short = _too_short(left, right, common, rule, used)
     if too_short:
-        return result("no-proof", too_short, used)
+        return LossDecision("no-proof", too_short, numerics_used=used)
     limits = _margins(baselines, right, common, rule, tolerance, by_samples=used == "statistical")
-    if isinstance(limits, str):
-        return result("no-proof", limits, used)
+    if isinstance(limits, LossDecision):
+        return replace(limits, numerics_used=used)
     fault = float16_fault(right) or probe(left, right, used)
     if fault:
-        return result("changed", fault, used)
-    state, reason, margin, difference = _by_bins(left, right, common, limits, rule, used, last_look)
+        return LossDecision("changed", fault, numerics_used=used)
+    found = _by_bins(left, right, common, limits, rule, used, last_look)
     related = used != "rounding" or not _chaotic(baselines, right, common, limits.margins[-1])
-    if related or state == "unchanged":
-        return result(state, reason, used, margin, difference)
+    if related or found.state == "unchanged":
+        return found
     # what seeds decide is no sign of a change, and further pairs show no more
-    over = last_look or len(seeds) >= ENOUGH_FOR_CHAOS
-    return result("undecided" if over else "more-pairs", CHAOTIC, used, margin, difference, True)
+    over = last_look or len(left) >= ENOUGH_FOR_CHAOS
+    state = "undecided" if over else "more-pairs"
+    return replace(found, state=state, reason=CHAOTIC, chaotic=True)
 
 
 def _cut(runs: Mapping[int, LossRun], steps: int | None) -> dict[int, LossRun]:
@@ -363,23 +397,24 @@ def _margins(
     rule: Rule,
     tolerance: float,
     by_samples: bool,
-) -> _Margins | str:
-    """The margin of each bin, or why the baseline can prove nothing."""
+) -> _Margins | LossDecision:
+    """The margin of each bin, or that the baseline can prove nothing."""
     tau = tolerance * rule.tolerance_factor
     runs = {s: r for s, r in baselines.items() if by_samples or r.steps >= common}
     edges = sample_bins([*runs.values(), *candidates.values()], rule.bins) if by_samples else None
     if by_samples and edges is None:
-        return "the runs share no samples"
+        return LossDecision("no-proof", "the runs share no samples")
     window = min(r.steps for r in runs.values()) if by_samples else common
     moved = movement(runs, window)
-    why_not = moved.why_not(rule.visible * tau * moved.level)
+    visible = rule.visible * tau * moved.level
+    why_not = moved.why_not(visible)
     if why_not:
-        return why_not
+        return LossDecision("no-proof", why_not, lacks=moved.lacks(visible))
     columns = list(zip(*(_bins(r, common, rule, edges) for r in runs.values()), strict=False))
     margins = []
     for i, values in enumerate(columns):
         if any(map(math.isnan, values)):
-            return "the loss is missing in a whole part of the window"
+            return LossDecision("no-proof", "the loss is missing in a whole part of the window")
         spread = stdev(values) if len(values) > 1 else 0.0
         seeds = min(SEED_SHARE * spread, PROGRESS_SHARE * moved.progress)
         margin = max(tau * abs(fmean(values)), seeds, PROGRESS_FLOOR * moved.progress)
@@ -414,8 +449,8 @@ def _by_bins(
     rule: Rule,
     used: str,
     last_look: bool,
-) -> tuple[str, str, float, float]:
-    """(state, reason, margin, difference) from the paired differences."""
+) -> LossDecision:
+    """The decision from the paired differences."""
     n = len(left)
     rows = [
         [
@@ -439,11 +474,14 @@ def _by_bins(
         f"largest difference {difference:+.3g} in part {found.bin + 1} of {rule.bins}, margin"
         f" ±{margin:.3g}, {n} pair{'s' if n > 1 else ''}"
     )
+
+    def decision(state: str, reason: str) -> LossDecision:
+        return LossDecision(state, reason, margin, difference, numerics_used=used)
+
     if found.state == "changed":
-        return "changed", f"the loss curves differ: {figures}", margin, difference
+        return decision("changed", f"the loss curves differ: {figures}")
     if found.state == "unchanged":
-        reason = f"the loss curves agree within the margin: {figures}"
-        return "unchanged", reason, margin, difference
+        return decision("unchanged", f"the loss curves agree within the margin: {figures}")
     further = next_look(n, used)
     state = "undecided" if last_look or further is None else "more-pairs"
     unclear = f"neither clearly inside nor outside the margin: {figures}"
@@ -453,7 +491,7 @@ def _by_bins(
         reason = f"{unclear}; the next look is at {further} pairs"
     else:
         reason = f"{unclear}; more steps (convergence.steps) may settle it"
-    return state, reason, margin, difference
+    return decision(state, reason)
 
 
 def _chaotic(

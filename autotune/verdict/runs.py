@@ -179,10 +179,19 @@ class Movement:
     level: float  # largest absolute bin mean
     noise: float  # standard error of one bin mean
 
+    @property
+    def constant(self) -> bool:
+        return self.progress <= 1e-9 * self.level or self.progress == 0
+
+    def lacks(self, smallest_visible: float) -> float:
+        """How many times as far it would have to move to prove something; inf if it is constant."""
+        needed = max(MOVING_ERRORS * self.noise, smallest_visible)
+        return math.inf if self.constant else needed / self.progress
+
     def why_not(self, smallest_visible: float) -> str | None:
         """Why this loss can prove nothing, or None. ``smallest_visible``: it has to move further
         than this."""
-        if self.progress <= 1e-9 * self.level or self.progress == 0:
+        if self.constant:
             return (
                 f"the job's own loss stays at {self.level:.4g}: it cannot show whether"
                 " anything changed. Possible causes: placeholder data, a learning rate of"

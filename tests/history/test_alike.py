@@ -14,13 +14,13 @@ from played import Played
 from test_recalled import FACTORS, TABLE
 from test_store import RUN
 
-from autotune import tuner
 from autotune.history.effects import effects_of, expected_effects
 from autotune.history.keys import SCALES, likeness
 from autotune.history.records import Measured
 from autotune.history.store import Store
 from autotune.search.model import RECALLED, ModelSearch, SearchKnob
 from autotune.search.model.judgement import worth
+from autotune.stages import prove
 
 PHASES = {"data": 0.05, "forward": 0.4, "backward": 0.5, "optimizer": 0.03, "other": 0.02}
 # it does not wait for batches, so all knobs are searched together
@@ -206,7 +206,7 @@ def test_after_three_mispredictions_it_is_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the number of pairs that narrow the interval is chance, and would hide the comparison
-    monkeypatch.setattr(tuner, "sharpen", lambda context, observation, confirmed, *_: confirmed)
+    monkeypatch.setattr(prove, "sharpen", lambda context, observation, confirmed, *_: confirmed)
     store = tmp_path / "history.sqlite"
     Played(tmp_path / "first", BUSY, store)
     (record,) = Store(store).runs()

@@ -16,7 +16,6 @@ from played import SPACE, Played, job
 from replay import Loss, ReplayExecutor, ReplayTable
 from tiers import slow
 
-from autotune import tuner
 from autotune.executors.base import FixedRun
 from autotune.export.fingerprint import here
 from autotune.history import use
@@ -24,6 +23,7 @@ from autotune.history.store import Store
 from autotune.journal import Journal
 from autotune.report.result_file import write_result
 from autotune.running import _environment_changes, _other_torch
+from autotune.stages import recall
 from autotune_spaces.codec import encode
 from autotune_trials.protocol.messages import Record
 
@@ -259,7 +259,7 @@ def test_an_answer_that_compiles_is_charged_its_first_start(
     table = replace(TABLE, cost_s=0.002, factors={**FACTORS, "compile_mode": {"default": 0.7}})
     store = tmp_path / "history.sqlite"
     assert "compile_mode" in Played(tmp_path / "first", table, store, **COMPILED).result.knobs
-    monkeypatch.setattr(tuner, "start_up_excess", lambda *_: cold_s)
+    monkeypatch.setattr(recall, "start_up_excess", lambda *_: cold_s)
     second = Played(tmp_path / "second", table, store, seed=1, **COMPILED).result
     if cold_s > 30:
         assert second.recalled.outcome == "not proven"

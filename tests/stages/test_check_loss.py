@@ -1,5 +1,5 @@
-"""The loop of the loss check: pairs are added at the rule's looks, and twice the steps are tried
-once.
+"""The loop of the loss check: pairs are added at the rule's looks, and more steps are tried if they
+may decide.
 """
 
 from __future__ import annotations
@@ -22,8 +22,16 @@ class Planted:
     """Runs whose candidate differs by a planted share, with scatter between seeds."""
 
     def __init__(
-        self, *, share: float = 0.0, scatter: float = 0.002, most_steps: int = 10_000, **fields: Any
+        self,
+        *,
+        share: float = 0.0,
+        scatter: float = 0.002,
+        most_steps: int = 10_000,
+        slope: float = 0.0,
+        **fields: Any,
     ) -> None:
+        """``slope``: share of the loss by which it falls per step, if it hardly does."""
+        self.slope = slope
         self.share, self.scatter, self.most_steps, self.fields = share, scatter, most_steps, fields
         self.steps, self.reference, self.candidate = 240, dict[int, Record](), dict[int, Record]()
         self.ensured: list[int] = []
@@ -58,11 +66,15 @@ class Planted:
     def float16_gradient(self) -> tuple[float, float] | None:
         return self.gradient
 
+    def _loss(self, step: int) -> float:
+        return 7 * (1 - self.slope * step) if self.slope else 0.4 + 2 * math.exp(-step / 80)
+
     def _run(self, seed: int, share: float, fields: Mapping[str, Any] | None = None) -> Record:
         batches = random.Random(seed)
         offset = 0.0 if fields is None else self.scatter * (-1) ** seed
+        noise = 0.001 if self.slope else 0.05
         losses = tuple(
-            (0.4 + 2 * math.exp(-i / 80)) * (1 + batches.gauss(0, 0.05)) * (1 + share + offset)
+            self._loss(i) * (1 + batches.gauss(0, noise)) * (1 + share + offset)
             for i in range(self.steps)
         )
         window = Window((0.01,) * self.steps, (8.0,) * self.steps, {})
@@ -122,6 +134,26 @@ def test_a_setting_no_knob_declared_needs_no_training() -> None:
         check_loss(Planted(fingerprint=other), Asked("rounding", declared={"weight_decay"})).verdict
         == "unchanged"
     )
+
+
+@pytest.mark.parametrize(
+    ("slope", "steps"), [(7e-5, 480), (3e-5, 960), (1e-5, 240)], ids=["nearly", "in time", "never"]
+)
+@pytest.mark.parametrize("share", [0.0, 0.05])
+def test_a_loss_that_falls_slowly_gets_more_steps_if_they_may_show_something(
+    slope: float, steps: int, share: float
+) -> None:
+    runs = Planted(slope=slope, share=share, scatter=0.0001)
+    verdict = check_loss(runs, Asked("rounding"))
+    assert verdict.steps == steps
+    assert [n for n in runs.ensured if n < 0] == ([-steps] if steps > 240 else [])
+    expected = "no-proof" if steps == 240 else "changed" if share else "unchanged"
+    assert verdict.verdict == expected, verdict.reason
+
+
+def test_a_slow_loss_without_time_for_more_steps_proves_nothing() -> None:
+    runs = Planted(slope=3e-5, most_steps=500)
+    assert check_loss(runs, Asked("rounding")).verdict == "no-proof"
 
 
 def test_what_stays_unclear_is_tried_once_more_with_twice_the_steps() -> None:

@@ -23,8 +23,8 @@ from autotune.errors import BaselineError
 from autotune.executors.base import FixedRun, SessionFailed
 from autotune.report.text.story import evidence
 from autotune.results import KnobGain, LossState, LossVerdict, Trial, TrialState
+from autotune.stages.prove import _milder, _why_nothing
 from autotune.stages.search import Finalist, Searched
-from autotune.tuner import _milder, _why_nothing
 from autotune.verdict.speedup import LOOKS
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Record, Window

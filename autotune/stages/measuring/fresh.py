@@ -26,6 +26,7 @@ from autotune.secrets import mask_command
 from autotune.stages.context import KILLS, RunContext
 from autotune.verdict.speedup import LOOKS
 from autotune.verdict.timing import (
+    FEWEST_ITERATIONS,
     SOME_FOREIGN_CORES,
     WARM_UP_MINIMUM,
     disturbed,
@@ -41,7 +42,6 @@ from autotune_trials.protocol.messages import Record, SessionConfig, Window
 MIN_SECONDS = 4.0
 MIN_ITERATIONS = 60  # after warm-up: averages stalls that recur every few dozen iterations
 TIMED_STEPS = WARM_UP_MINIMUM + MIN_ITERATIONS
-FEWEST_ITERATIONS = 30  # if the job or the budget allows no more; shorter windows are not timed
 LENGTHENED = 1.25  # a window that is too short is extended by this multiple of what it lacks
 FIRST_RUN = "first-run"  # journal key of OBSERVE's run of the bare job
 # The first epoch is not like the others: a window is extended to the second one if that begins

@@ -39,9 +39,9 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "history")]
 from played import Played  # noqa: E402
 from replay import Loss, ReplayTable, word  # noqa: E402
 
-from autotune import tuner  # noqa: E402
 from autotune.history.records import Measured, PastRun  # noqa: E402
 from autotune.history.store import Store  # noqa: E402
+from autotune.stages import prove  # noqa: E402
 from autotune_spaces.base import Config  # noqa: E402
 
 SPACE, MINUTES, SEED = "auto", 10.0, 71
@@ -505,7 +505,7 @@ def main() -> None:
     parser.add_argument("--digits", action="store_true", help="the example, twice, in real time")
     parser.add_argument("--jobs", type=int, help="only so many, to try it out")
     args = parser.parse_args()
-    tuner.sharpen = lambda context, observation, confirmation, *_: confirmation  # type: ignore[assignment]
+    prove.sharpen = lambda context, observation, confirmation, *_: confirmation  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if args.digits:

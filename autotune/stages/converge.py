@@ -3,8 +3,9 @@
 Baseline and candidate run with the same seeds in fresh processes, and their losses are compared
 pair by pair. First the fingerprint, which needs no training: settings that no knob declares must be
 equal. Then the curves: unchanged, changed or undecided. Undecided asks for more pairs, then once
-for twice the steps; if it stays undecided, the candidate is not adopted. The job's own metrics are
-checked in the same way.
+for twice the steps; if it stays undecided, the candidate is not adopted. A loss that moves too
+little to show a change gets up to four times the steps. The job's own metrics are checked in the
+same way.
 
 This certifies the same early trajectory over these steps and seeds, never the same final quality.
 """
@@ -107,20 +108,19 @@ def check_loss(runs: Pairs, asked: Asked, *, most_pairs: int | None = None) -> L
             )
         if asked.numerics != "random-stream":  # other dropout masks hide what rounding does
             float16 = runs.float16_gradient()
-        verdict, stretched = _look_by_look(runs, asked, float16, most_pairs), 1
+        verdict = _look_by_look(runs, asked, float16, most_pairs, runs.stretched)
         while (
             most_pairs is None
-            and (longer := _longer(verdict, stretched))
+            and (longer := _longer(verdict, runs.stretched))
             and runs.lengthen(longer * asked.steps)
         ):
-            verdict, stretched = _look_by_look(runs, asked, float16, None, longer), longer
+            runs.stretched = longer
+            verdict = _look_by_look(runs, asked, float16, None, longer)
     except SessionFailed as failure:
-        return replace(
-            verdict,
-            verdict=LossState.UNDECIDED,
-            reason=f"a further run failed ({failure})",
-            pairs=len(runs.candidate),
-        )
+        why = f"a further run failed ({failure})"
+        if verdict.verdict == LossState.NO_PROOF:
+            return replace(verdict, reason=f"{verdict.reason}; {why}")
+        return replace(verdict, verdict=LossState.UNDECIDED, reason=why, pairs=len(runs.candidate))
     return verdict
 
 

@@ -24,6 +24,8 @@ CURVE_POINTS = 60  # enough for a small plot
 MOVING_BINS = 6
 # 6 bin means of pure noise span more than 5 of their standard errors in less than 1% of runs
 MOVING_ERRORS = 5.0
+# … and more than 3.5 in some 13%: with less, more steps are not expected to show a movement
+STILL_ERRORS = 3.5
 
 
 @dataclass(frozen=True)
@@ -184,9 +186,12 @@ class Movement:
         return self.progress <= 1e-9 * self.level or self.progress == 0
 
     def lacks(self, smallest_visible: float) -> float:
-        """How many times as far it would have to move to prove something; inf if it is constant."""
+        """How many times as far it would have to move to prove something; inf if it is not seen to
+        move at all.
+        """
         needed = max(MOVING_ERRORS * self.noise, smallest_visible)
-        return math.inf if self.constant else needed / self.progress
+        still = self.constant or self.progress < STILL_ERRORS * self.noise
+        return math.inf if still else needed / self.progress
 
     def why_not(self, smallest_visible: float) -> str | None:
         """Why this loss can prove nothing, or None. ``smallest_visible``: it has to move further

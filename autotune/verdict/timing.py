@@ -30,9 +30,7 @@ from autotune_trials.protocol.messages import PHASES, ROUNDS, Window
 WINSOR_FACTOR = 10.0
 WARM_UP_MINIMUM = 10  # allocator, autotuning and prefetch queues need at least this many iterations
 WARM_UP_BLOCK = 8
-FEWEST_ITERATIONS = 30  # after warm-up; shorter windows are not timed
-# fewest iterations of later epochs for which the first epoch is left out, if enough are counted
-LATER_EPOCH = 40
+LATER_EPOCH = 40  # fewest iterations of later epochs for which the first epoch is left out
 # iterations' worth of batches: this close to its mean in the last quarter, the backlog is settled
 SETTLED_BACKLOG = 0.5
 MOST_FROM_STOCK = 0.9  # of a window's batches; beyond it, the loader's own speed is unknown
@@ -214,10 +212,7 @@ def with_epoch_of(window: Window, other: Window) -> Window:
 def later_epoch(window: Window) -> int | None:
     """Index of the second epoch's first iteration; None: ``window`` holds too little after it."""
     turn = next((at for at in window.turnovers_at if at), None)
-    later = window.times_s[turn:] if turn is not None else ()
-    if len(later) < LATER_EPOCH or len(later) - warm_up_end(later) < FEWEST_ITERATIONS:
-        return None
-    return turn
+    return None if turn is None or len(window.times_s) - turn < LATER_EPOCH else turn
 
 
 def _backlog_settles(window: Window) -> int:

@@ -80,7 +80,7 @@ def state() -> dict[str, Any]:
         "gc": (gc.get_threshold(), gc.get_freeze_count() > FROZEN),
         "retaining": agent.live.get(MallocRetain).heap.retaining,
         **shown(),
-        "mode": agent.live.entries[0]._mode,
+        "mode": agent.live.entries[0].forward.mode,
     }
 
 

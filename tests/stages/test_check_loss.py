@@ -28,13 +28,18 @@ class Planted:
         scatter: float = 0.002,
         most_steps: int = 10_000,
         slope: float = 0.0,
+        noise: float = 0.05,
+        begin: int = 0,
         **fields: Any,
     ) -> None:
-        """``slope``: share of the loss by which it falls per step, if it hardly does."""
-        self.slope = slope
+        """``slope``: share of the loss by which it falls per step, if it hardly does; ``begin``:
+        the first seed.
+        """
+        self.slope, self.noise, self.begin = slope, noise, begin
         self.share, self.scatter, self.most_steps, self.fields = share, scatter, most_steps, fields
         self.steps, self.reference, self.candidate = 240, dict[int, Record](), dict[int, Record]()
         self.ensured: list[int] = []
+        self.stretched = 1
         self.repeated = 0
         self.gradient: tuple[float, float] | None = None
         self.fail_at: int | None = None
@@ -70,11 +75,10 @@ class Planted:
         return 7 * (1 - self.slope * step) if self.slope else 0.4 + 2 * math.exp(-step / 80)
 
     def _run(self, seed: int, share: float, fields: Mapping[str, Any] | None = None) -> Record:
-        batches = random.Random(seed)
+        batches = random.Random(self.begin + seed)
         offset = 0.0 if fields is None else self.scatter * (-1) ** seed
-        noise = 0.001 if self.slope else 0.05
         losses = tuple(
-            self._loss(i) * (1 + batches.gauss(0, noise)) * (1 + share + offset)
+            self._loss(i) * (1 + batches.gauss(0, self.noise)) * (1 + share + offset)
             for i in range(self.steps)
         )
         window = Window((0.01,) * self.steps, (8.0,) * self.steps, {})
@@ -143,7 +147,7 @@ def test_a_setting_no_knob_declared_needs_no_training() -> None:
 def test_a_loss_that_falls_slowly_gets_more_steps_if_they_may_show_something(
     slope: float, steps: int, share: float
 ) -> None:
-    runs = Planted(slope=slope, share=share, scatter=0.0001)
+    runs = Planted(slope=slope, share=share, scatter=0.0001, noise=0.001)
     verdict = check_loss(runs, Asked("rounding"))
     assert verdict.steps == steps
     assert [n for n in runs.ensured if n < 0] == ([-steps] if steps > 240 else [])
@@ -151,8 +155,34 @@ def test_a_loss_that_falls_slowly_gets_more_steps_if_they_may_show_something(
     assert verdict.verdict == expected, verdict.reason
 
 
+def test_a_loss_that_is_only_noise_gets_no_more_steps() -> None:
+    asked = [Planted(slope=1e-9, noise=0.05, scatter=0.0001, begin=n) for n in range(0, 400, 20)]
+    assert all(check_loss(runs, Asked("rounding")).verdict == "no-proof" for runs in asked)
+    assert sum(any(n < 0 for n in runs.ensured) for runs in asked) <= 6
+
+
+def test_a_longer_run_that_fails_leaves_no_proof_what_it_was() -> None:
+    runs = Planted(slope=3e-5, scatter=0.0001, noise=0.001)
+    lengthen = runs.lengthen
+
+    def then_fails(steps: int) -> bool:
+        runs.fail_at = 1
+        return lengthen(steps)
+
+    runs.lengthen = then_fails  # type: ignore[method-assign]
+    verdict = check_loss(runs, Asked("rounding"))
+    assert verdict.verdict == "no-proof" and "a further run failed" in verdict.reason
+
+
+def test_a_part_is_judged_over_the_steps_of_the_whole() -> None:
+    runs = Planted(slope=3e-5, share=0.05, scatter=0.0001, noise=0.001)
+    assert check_loss(runs, Asked("rounding")).verdict == "changed" and runs.stretched == 4
+    part = check_loss(runs, Asked("rounding"), most_pairs=3)
+    assert (part.verdict, part.steps) == ("changed", 960)
+
+
 def test_a_slow_loss_without_time_for_more_steps_proves_nothing() -> None:
-    runs = Planted(slope=3e-5, most_steps=500)
+    runs = Planted(slope=3e-5, most_steps=500, noise=0.001)
     assert check_loss(runs, Asked("rounding")).verdict == "no-proof"
 
 

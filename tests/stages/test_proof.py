@@ -26,6 +26,7 @@ from autotune.results import KnobGain, LossState, LossVerdict, Trial, TrialState
 from autotune.stages.prove import _milder, _why_nothing
 from autotune.stages.search import Finalist, Searched
 from autotune.verdict.speedup import LOOKS
+from autotune.verdict.timing import first_counted, part_of
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Record, Window
 
@@ -407,6 +408,29 @@ def test_what_the_job_does_under_a_configuration_is_the_configurations(
     assert "it failed in a fresh process" in result.rejected[0].reason
     assert len([r for r in machine.requests if r.label == "confirm1-candidate-2"]) == 1
     assert result.rejected[0].config != result.knobs
+
+
+def test_the_second_epoch_counts_however_few_iterations_its_warm_up_leaves(tmp_path: Path) -> None:
+    """Seen with a U-Net: an epoch of 54 steps and, within the run's limit, 40 of the next one."""
+
+    def short(request: FixedRun, record: Record) -> Record:
+        if not request.label.startswith("confirm"):
+            return record
+        window = part_of(record.window, 0, 94)
+        slow = [t * (1.5 if 54 <= at < 70 else 1.0) for at, t in enumerate(window.times_s)]
+        window = replace(
+            window,
+            times_s=tuple(slow),
+            turnovers_s=(0.01,),
+            turnovers_at=(54,),
+            epoch_iterations=54,
+        )
+        assert 94 - first_counted(window) < 30
+        losses = record.losses[:94]
+        return replace(record, window=window, losses=losses, ended_early=True)
+
+    result = run(tmp_path, Machine(table(HARMLESS), short))
+    assert result.verdict == "tuned", result.reason
 
 
 def test_a_baseline_that_fails_twice_ends_the_run(tmp_path: Path) -> None:

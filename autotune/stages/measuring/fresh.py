@@ -26,7 +26,6 @@ from autotune.secrets import mask_command
 from autotune.stages.context import KILLS, RunContext
 from autotune.verdict.speedup import LOOKS
 from autotune.verdict.timing import (
-    FEWEST_ITERATIONS,
     SOME_FOREIGN_CORES,
     WARM_UP_MINIMUM,
     disturbed,
@@ -40,6 +39,7 @@ from autotune_trials.protocol.messages import Record, SessionConfig, Window
 
 # after warm-up; single scheduler hiccups distort a shorter window (less than 4 to 6 s)
 MIN_SECONDS = 4.0
+FEWEST_ITERATIONS = 30  # if the job or the budget allows no more; shorter windows are not timed
 MIN_ITERATIONS = 60  # after warm-up: averages stalls that recur every few dozen iterations
 TIMED_STEPS = WARM_UP_MINIMUM + MIN_ITERATIONS
 LENGTHENED = 1.25  # a window that is too short is extended by this multiple of what it lacks
@@ -195,7 +195,8 @@ class FreshRuns:
             BaselineError: it has too few iterations.
         """
         counted, times_s = counted_times(record.window), record.window.times_s
-        if len(counted) >= FEWEST_ITERATIONS:
+        # of later epochs, fewer will do: the first one was left out because enough of them are there
+        if len(counted) >= FEWEST_ITERATIONS or later_epoch(record.window) is not None:
             return
         limit_s = longest_s(self.context)
         spent_s = math.fsum(times_s) + record.window.away_s

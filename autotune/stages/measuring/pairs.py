@@ -75,6 +75,7 @@ class Pairs:
         These runs find the kernels of the search.
         """
         self.context, self.label = context, label
+        self.stretched = 1  # times convergence.steps over which the loss is compared
         self.configs = {"reference": dict(reference), "candidate": dict(candidate)}
         self.reference: dict[int, Record] = {}
         self.candidate: dict[int, Record] = {}
@@ -299,6 +300,7 @@ class Pairs:
         if all(len(r.losses) >= steps for r in self.reference.values()) and all(
             len(r.losses) >= needed for r in self.candidate.values()
         ):
+            self._fresh.steps = max(self._fresh.steps, steps)
             return True
         longer = steps / max(len(r.losses) for r in self.reference.values()) - 1
         windows_s = [math.fsum(r.window.times_s) for r in records]
@@ -436,7 +438,7 @@ class SharedBaseline(Pairs):
     def __init__(self, pairs: Pairs, candidate: Config, label: str) -> None:
         super().__init__(pairs.context, candidate, {}, label)
         self._shared = pairs
-        self._fresh.steps = pairs._fresh.steps
+        self._fresh.steps, self.stretched = pairs._fresh.steps, pairs.stretched
 
     def ensure(self, pairs: int) -> None:
         """Make runs for ``pairs`` pairs, but no more than the shared baseline has."""

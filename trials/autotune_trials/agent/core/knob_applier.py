@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from autotune_spaces import knobs as registry
 from autotune_spaces.base import Knob, NotApplicable, Undone, Value
 from autotune_trials.agent.bootstrap import log
+from autotune_trials.agent.dataloader.facts import Settings
 from autotune_trials.protocol.messages import LOADER_SETTINGS, SessionMode
 
 if TYPE_CHECKING:
@@ -120,8 +121,8 @@ class Knobs:
         found = {}
         for choice in choices:
             own = [f"{choice.name}:"]
-            if self._knob(choice).loader:
-                own.append(LOADER_SETTINGS)  # all its settings are refused together
+            if choice.name in Settings._fields:  # these are refused together
+                own.append(LOADER_SETTINGS)
             failed = next((f for f in failures if f.startswith(tuple(own))), None)
             try:
                 reason = Undone(failed) if failed else self._effect(choice)

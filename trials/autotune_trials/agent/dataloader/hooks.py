@@ -451,10 +451,10 @@ class LoaderHooks:
         except Exception:
             pass
 
-    def _refusal(self, settings: str, why: str) -> None:
+    def _refusal(self, settings: str, why: str, kind: str = LOADER_SETTINGS) -> None:
         """Report that the job's own settings stay in force instead of ``settings``."""
         try:
-            self._on_refusal(f"{LOADER_SETTINGS} {settings}", why)
+            self._on_refusal(f"{kind} {settings}", why)
         except Exception:
             pass
 
@@ -469,6 +469,7 @@ class LoaderHooks:
             _in_words(want),
             "until its next epoch: an IterableDataset cannot be switched within one, and this"
             " DataLoader was recognized only while it was read",
+            kind="later",  # in a fixed run the epochs that count may have them
         )
 
     def step_aside(self, where: str) -> None:

@@ -1,4 +1,4 @@
-"""One run from job to result: the stages in order, and what is adopted.
+"""One run from job to result: the stages in order.
 
     observe ─▶ search ─▶ for each finalist: confirm ─▶ converge ─▶ explain ─▶ Result
        │         ▲                             │           │                    ▲

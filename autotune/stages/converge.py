@@ -25,6 +25,7 @@ from autotune.stages.measuring.pairs import Pairs, SharedBaseline
 from autotune.verdict.fingerprint import fingerprint_differences
 from autotune.verdict.loss import OTHER_BATCHES, RULES, LossDecision, compare, next_look
 from autotune.verdict.metrics import at_same_samples, compare_metric
+from autotune.verdict.probe import PROBE_TOLERANCE
 from autotune.verdict.runs import LossRun, loss_run
 from autotune_spaces.base import Config, Numerics
 from autotune_trials.protocol.messages import Record
@@ -94,7 +95,8 @@ def check_loss(runs: Pairs, asked: Asked, *, most_pairs: int | None = None) -> L
         most_pairs: limit on the number of pairs; None: up to the rule's last look, then again with
             up to four times the steps if those may decide.
     """
-    verdict, float16 = _undecided(asked, "no run was made", 0), None
+    verdict = LossVerdict(LossState.UNDECIDED, "no run was made", 0, 0, numerics=asked.numerics)
+    float16 = None
     try:
         runs.ensure(1)
         differences = _fingerprint(runs, asked.declared)
@@ -121,7 +123,7 @@ def check_loss(runs: Pairs, asked: Asked, *, most_pairs: int | None = None) -> L
         if verdict.verdict == LossState.NO_PROOF:
             return replace(verdict, reason=f"{verdict.reason}; {why}")
         return replace(verdict, verdict=LossState.UNDECIDED, reason=why, pairs=len(runs.candidate))
-    return verdict
+    return _without_probe(verdict, runs)
 
 
 def _longer(verdict: LossVerdict, stretched: int) -> int:
@@ -132,8 +134,22 @@ def _longer(verdict: LossVerdict, stretched: int) -> int:
     return wanted * stretched if wanted * stretched <= max(WITHIN_REACH) else 0
 
 
-def _undecided(asked: Asked, reason: str, pairs: int) -> LossVerdict:
-    return LossVerdict(LossState.UNDECIDED, reason, pairs, 0, numerics=asked.numerics)
+def _without_probe(verdict: LossVerdict, runs: Pairs) -> LossVerdict:
+    """Say so if the first steps could not be probed.
+
+    float16 is then not adopted: that small gradients underflow may not show in the loss.
+    """
+    records = (*runs.reference.values(), *runs.candidate.values())
+    why = next((r.notes["probe"] for r in records if "probe" in r.notes), "")
+    half = runs.configs["candidate"].get("amp_dtype") == "float16"
+    probed = half or verdict.numerics in PROBE_TOLERANCE
+    if not (why and probed and verdict.verdict == LossState.UNCHANGED):
+        return verdict
+    return replace(
+        verdict,
+        verdict=LossState.UNDECIDED if half else verdict.verdict,
+        reason=f"{verdict.reason}; the gradients of the first steps were not compared: {why}",
+    )
 
 
 def _fingerprint(runs: Pairs, declared: Collection[str]) -> str:

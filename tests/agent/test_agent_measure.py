@@ -309,6 +309,20 @@ def test_a_probe_that_cannot_measure_gives_up_quietly(monkeypatch: pytest.Monkey
     assert probe.left == 0 and "ZeroDivisionError" in probe.failure and probe.norms() == ((), ())
 
 
+def test_a_failed_sketch_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from autotune_trials.agent.facts.gradient_probe import GradientSketch
+
+    sketch, found = GradientSketch(torch, True), parameters([(4,)])
+    with monkeypatch.context() as patched:
+        patched.setattr(sketch, "_add", lambda *_: 1 / 0)
+        sketch.take(found)
+    assert sketch.values() == () and "ZeroDivisionError" in sketch.failure
+    sketch.take(found)
+    assert sketch.values() and not sketch.failure
+
+
 @pytest.mark.parametrize("layout", ["contiguous_format", "channels_last"])
 def test_of_a_large_model_the_probe_keeps_a_sample(layout: str) -> None:
     import torch

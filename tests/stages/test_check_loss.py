@@ -42,6 +42,7 @@ class Planted:
         self.stretched = 1
         self.repeated = 0
         self.gradient: tuple[float, float] | None = None
+        self.configs: dict[str, dict[str, str]] = {"candidate": {}}
         self.fail_at: int | None = None
 
     def ensure(self, pairs: int) -> None:
@@ -228,3 +229,27 @@ def test_float16s_first_gradient_may_be_no_worse_than_bfloat16s(
     verdict = check_loss(runs, ROUNDING)
     assert verdict.verdict == state
     assert ("small gradients underflow" in verdict.reason) == (state == "changed")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "asked", "state"),
+    [
+        ("bfloat16", "rounding", "unchanged"),
+        ("float16", "rounding", "undecided"),
+        ("float16", "random-stream", "undecided"),
+    ],
+)
+def test_gradients_that_could_not_be_compared_are_reported_and_rule_out_float16(
+    dtype: str, asked: str, state: str
+) -> None:
+    runs = Planted(notes={"probe": "RuntimeError: no such kernel"})
+    runs.configs["candidate"]["amp_dtype"] = dtype
+    verdict = check_loss(runs, Asked(asked))
+    assert verdict.verdict == state
+    assert "not compared: RuntimeError: no such kernel" in verdict.reason
+
+
+def test_of_the_same_bits_nothing_needs_to_be_probed() -> None:
+    runs = Planted(scatter=0.0, notes={"probe": "RuntimeError: no such kernel"})
+    verdict = check_loss(runs, Asked("exact"))
+    assert verdict.verdict == "unchanged" and "not compared" not in verdict.reason

@@ -308,8 +308,8 @@ class RecordMode(Mode):
             notes["lr_factor"] = factor
         if (scale := agent.live.get(AutocastControl).scale_used) is not None:
             notes["loss_scale"] = scale
-        if agent.probe.norms.failure:
-            notes["probe"] = agent.probe.norms.failure
+        if agent.probe.failure:
+            notes["probe"] = agent.probe.failure
         if self._failures:
             notes["knob_failures"] = self._failures
         no_effect = agent.knobs.no_effect(self._failures)

@@ -12,7 +12,7 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.bootstrap.log import reason, write_exception
+from autotune_trials.agent.bootstrap.log import reason
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.facts import off_heap
 from autotune_trials.agent.facts.parameters import own_shard, parameters_of
@@ -53,6 +53,10 @@ class Probe(Listener):
     @property
     def wanted(self) -> bool:
         return self.norms.left > 0 or self.sketch.wanted
+
+    @property
+    def failure(self) -> str:
+        return self.norms.failure or self.sketch.failure
 
     def backward_ended(self) -> None:
         if self.norms.left:
@@ -180,17 +184,17 @@ class GradientSketch:
         self._torch = torch
         self.wanted = wanted  # until the first step has ended
         self.taken = False
+        self.failure = ""
         self._sums: dict[Any, Any] = {}  # device -> sums in 1024 buckets for each sign
 
     def take(self, parameters: list[Any]) -> None:
         """Sketch the current gradients; the last call before the step counts. Never raises."""
-        self._sums, self.taken = {}, True
+        self._sums, self.taken, self.failure = {}, True, ""
         try:
             with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
                 self._take(parameters)
         except Exception:
-            write_exception("gradient sketch")
-            self._sums = {}
+            self._sums, self.failure = {}, reason("gradient sketch")
 
     def end_step(self, skipped: bool) -> None:
         """End the first step; a skipped one leaves no sketch."""

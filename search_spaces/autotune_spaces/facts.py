@@ -173,7 +173,7 @@ class JobFacts:
     double_precision: bool = False  # all trained parameters are float64
     # gradient tensors survive from step to step: zero_grad(set_to_none=False)
     keeps_gradients: bool = False
-    keeps_outputs: bool = False  # outputs of a model outlive the next iteration
+    keeps_outputs: bool = False  # outputs of a model outlive the next iteration, or may
     # "tf32" or "" if it sets fp32_precision, which replaces this switch
     matmul_precision: str = "highest"
     cudnn_benchmark: bool = False

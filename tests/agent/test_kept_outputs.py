@@ -38,6 +38,25 @@ def test_they_are_seen_in_warm_up(tmp_path: Path, kept: str, expected: bool) -> 
         agent.stop()
 
 
+def test_outputs_that_cannot_be_followed_count_as_kept(tmp_path: Path) -> None:
+    agent = Agent(torch, SessionConfig("live", str(tmp_path), "", warmup_steps=10))
+    agent.install()
+    try:
+        model = torch.nn.Linear(8, 8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        parameters = {name: p.detach() for name, p in model.named_parameters()}
+        for _ in range(2):
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+        assert not job_facts(agent).keeps_outputs
+        torch.func.grad(lambda p: torch.func.functional_call(model, p, (torch.ones(2, 8),)).sum())(
+            parameters
+        )
+        assert job_facts(agent).keeps_outputs
+    finally:
+        agent.stop()
+
+
 def test_then_no_mode_with_cuda_graphs_is_offered() -> None:
     machine = Machine(8, 64.0, 8.0, "cuda", "H100", "2.13", "3.11", compute_capability=(9, 0))
     knob = create("compile_mode")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -83,6 +85,13 @@ def test_what_treats_each_sample_alone_is_no_comparison(name: str) -> None:
 def test_a_batch_of_one_and_a_loss_without_graph_compare_nothing() -> None:
     assert comparison(COMPARING["clip"][0](), 1) == ""
     assert comparison(torch.ones(()), BATCH) == ""
+
+
+def test_a_graph_that_cannot_be_read_may_compare() -> None:
+    unreadable = SimpleNamespace(grad_fn=object())
+    assert comparison(unreadable, BATCH) == (
+        "perhaps: its autograd graph cannot be read, AttributeError"
+    )
 
 
 def test_what_autocast_refuses_is_found_in_the_loss() -> None:

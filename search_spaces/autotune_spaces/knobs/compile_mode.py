@@ -134,7 +134,7 @@ class CompileMode(Knob):
         if job.keeps_outputs:
             return (
                 f"{value} replays CUDA graphs, which overwrite the model's outputs, and the job"
-                " keeps them beyond the next step"
+                " keeps them beyond the next step, or may keep them"
             )
         if job.keeps_gradients:
             return (

@@ -238,6 +238,21 @@ def test_such_a_loader_gets_no_workers() -> None:
         create("num_workers").candidates(machine, JobFacts(1, "cpu", facts, (), ()))
 
 
+class Unreadable:
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        raise RuntimeError("not connected")
+
+
+def test_a_dataset_that_cannot_be_inspected_gets_no_workers() -> None:
+    loader: DataLoader[Any] = DataLoader([Unreadable()], batch_size=2)
+    facts = describe(data, loader, "k#0", "k:1", 2)
+    assert facts.own_generator == facts.open_file
+    machine = Machine(4, 16.0, 4.0, "cpu", "", "2.13", "3.11")
+    with pytest.raises(NotApplicable, match=r"list, which cannot be inspected \(RuntimeError\)"):
+        create("num_workers").candidates(machine, JobFacts(1, "cpu", facts, (), ()))
+
+
 def test_it_is_found_in_a_collate_function() -> None:
     rng = np.random.default_rng(0)
     bound = functools.partial(collate, rng=rng)

@@ -77,6 +77,7 @@ class Entry:
         self.layout = MemoryLayout(self.reference, live)
         # (iteration, storages) of its latest outputs during warm-up
         self._past: deque[tuple[int, list[Any]]] = deque(maxlen=OUTPUTS_REMEMBERED)
+        self._past_unknown = False  # of some it cannot be told
         self.shapes: set[tuple[Any, ...]] = set()  # of its inputs during warm-up
         self.called_gradless = False  # its latest call, in training mode
         # iterations in a row that called it in evaluation, with gradients, and nothing in training
@@ -179,16 +180,17 @@ class Entry:
             references = [StorageWeakRef(s) for s in made if s._cdata not in old]
             self._past.append((self._live.state.iterations, references))
         except NotImplementedError:  # inside a transform of torch.func tensors have no storage
-            pass
+            self._past_unknown = True
         except Exception:  # a class of tensors that has none
+            self._past_unknown = True
             log.write_exception("outputs")
 
     def keeps_outputs(self) -> bool:
-        """Whether an output of an iteration before the last still exists: a replayed CUDA graph
-        would overwrite it.
+        """Whether an output of an iteration before the last still exists, or that cannot be told: a
+        replayed CUDA graph would overwrite it.
         """
         before = self._live.state.iterations - 1
-        return any(
+        return self._past_unknown or any(
             not reference.expired() for at, refs in self._past if at < before for reference in refs
         )
 

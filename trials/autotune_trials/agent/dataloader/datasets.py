@@ -14,6 +14,8 @@ from itertools import islice
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+from autotune_trials.agent.bootstrap.log import write_exception
+
 _ASKS = frozenset({"get_worker_info", "_worker_info"})
 _SPLITS = frozenset({"split_by_worker", "sharding_filter"})
 _ENTRIES = ("__getitem__", "__getitems__", "__iter__", "__next__", "__call__", "forward")
@@ -100,7 +102,8 @@ def _worker_init(loader: Any) -> tuple[Any, set[str]]:
 
 def _found_in(loader: Any, look: Callable[[Iterable[Any]], str]) -> str:
     """What ``look`` finds in the parts of the dataset and the collate function; "" if the job's
-    ``worker_init_fn`` may see to it, because it reaches the dataset, or names what was found.
+    ``worker_init_fn`` may see to it, because it reaches the dataset, or names what was found. A
+    dataset that cannot be inspected counts as one with something to find.
     """
     try:
         function, names = _worker_init(loader)
@@ -108,8 +111,10 @@ def _found_in(loader: Any, look: Callable[[Iterable[Any]], str]) -> str:
             return ""
         found = look(_parts(loader.dataset, loader.collate_fn))
         return "" if found.rpartition(".")[2] in names else found
-    except Exception:  # the job's own attributes may do anything
-        return ""
+    except Exception as error:  # the job's own attributes may do anything
+        write_exception("dataset")
+        kind, raised = type(loader.dataset).__name__, type(error).__name__
+        return f"something in {kind}, which cannot be inspected ({raised})"
 
 
 def _parts(*roots: Any) -> Iterator[Any]:
@@ -191,8 +196,10 @@ def _reads_from_place(value: Any, readers: tuple[type, ...], read: bool) -> bool
     if isinstance(value, readers):
         file = getattr(value, "fp", getattr(value, "fileobj", value))
         if file is value:
-            # sqlite3 raises if it is closed, h5py says so
-            return bool(getattr(value, "total_changes", None) is not None or value)
+            try:  # h5py says whether it is closed
+                return bool(getattr(value, "total_changes", None) is not None or value)
+            except Exception:  # sqlite3 raises if it is
+                return False
         value, read = file, True
     if not isinstance(value, io.IOBase) or value.closed or not read:
         return False

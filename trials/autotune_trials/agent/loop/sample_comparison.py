@@ -30,15 +30,15 @@ LOOKUPS = ("Embedding", "Index", "Gather", "Take")  # in a parameter, chosen by 
 
 def comparison(losses: Any, batch: int) -> str:
     """How ``losses`` (one tensor or several) compare the ``batch`` samples of their batch, in
-    words; "" if no comparison is found.
+    words; "" if no comparison is found. A graph that cannot be read may hold one.
     """
     if batch < 2:
         return ""
     try:
         return _search([loss.grad_fn for loss in listed(losses)], batch)
-    except Exception:  # the graph that autograd exposes is not a stable API
+    except Exception as error:  # the graph that autograd exposes is not a stable API
         write_exception("looking through the loss")
-        return ""
+        return f"perhaps: its autograd graph cannot be read, {type(error).__name__}"
 
 
 def _search(outputs: list[Any], batch: int) -> str:

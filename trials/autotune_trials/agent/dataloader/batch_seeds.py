@@ -23,6 +23,7 @@ import sys
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.dataloader.random_streams import (
     give_streams_back,
     keep_streams,
@@ -113,7 +114,7 @@ def seeded(seed: int, indices: Any) -> Any:
     try:
         seed_streams(seed)
     except Exception:
-        pass
+        log.write_exception("seeds of a batch")
     return indices
 
 

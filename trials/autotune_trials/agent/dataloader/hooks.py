@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from autotune_spaces.facts import LoaderFacts
+from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.events import Events
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.dataloader.control import TrainingLoaderControl
@@ -449,14 +450,14 @@ class LoaderHooks:
         try:
             self._on_fault(where, trouble or traceback.format_exc())
         except Exception:
-            pass
+            log.write_exception(f"{where}, reporting")
 
     def _refusal(self, settings: str, why: str, kind: str = LOADER_SETTINGS) -> None:
         """Report that the job's own settings stay in force instead of ``settings``."""
         try:
             self._on_refusal(f"{kind} {settings}", why)
         except Exception:
-            pass
+            log.write_exception("reporting a refusal")
 
     def refuse(self, tracked: TrackedLoader, want: Settings) -> None:
         """``want`` could not be used: report it, and keep this loader at the job's settings."""

@@ -17,12 +17,15 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import weakref
 from collections import deque
+from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter as clock
 from typing import TYPE_CHECKING, Any
 
+from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.events import GivenBatch
 from autotune_trials.agent.dataloader.batch_seeds import EpochSeeds, workers_find_us
 from autotune_trials.agent.dataloader.facts import Settings, is_iterable, rebatches
@@ -419,7 +422,8 @@ class SwitchableIterator:
         self.source, self._exhausted, self._special = None, True, True
         return source
 
-    def __del__(self) -> None:
+    # the default: at the interpreter's end a module's globals may be gone
+    def __del__(self, _ending: Callable[[], bool] = sys.is_finalizing) -> None:
         try:
             if self._process != os.getpid():
                 return
@@ -430,8 +434,8 @@ class SwitchableIterator:
                 self._park()
                 hooks.end_dropped(self._tracked, self.source)
         except Exception:
-            # the interpreter is shutting down; torch's own iterator handles that itself
-            pass
+            if not _ending():  # torch's own iterator handles that itself
+                log.write_exception("dropped iterator")
 
     # -- the rest of torch's iterator interface
 

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.events import Events
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.dataloader.hooks import LoaderHooks
@@ -79,8 +80,8 @@ def install(
             if hooks.metering is not None:
                 try:
                     hooks.metering.attach(fetcher, worker._worker_info)
-                except Exception:
-                    pass  # a worker has no one to report to
+                except Exception:  # a worker has no one else to report to
+                    log.write_exception("create_fetcher")
             return fetcher
 
         return create_fetcher

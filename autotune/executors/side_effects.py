@@ -20,12 +20,14 @@ from typing import Any, ClassVar
 
 from autotune.errors import InputError
 from autotune.results import Written
+from autotune_trials.diagnosis.classify import markers_of
 from autotune_trials.file_restore.restore import Outcome, leftovers, put_back
 from autotune_trials.file_restore.scope import PathScope, above
 from autotune_trials.paths import SessionPaths, publish, sessions_of
 
 NOTICED = "noticed.json"
 SCAN_S = 1.0  # a working directory with a million files is scanned in part
+UNRECORDED = "recording what the job writes failed there; its agent.log says why"
 MOST_NAMES = 20  # per kind in the result; the sessions' own files have them all
 
 
@@ -231,6 +233,11 @@ def summary(run_dir: Path, workdir: Path) -> Written:
             for outcome in outcomes
             for entry in outcome[kind]
         }
+    unrecorded = {
+        f"perhaps a file that {session.name} wrote": UNRECORDED
+        for session in sessions
+        if "unrecorded" in markers_of(SessionPaths(session))
+    }
 
     noticed = [path for session in sessions for path in _load(session / NOTICED) or ()]
     kinds = {kind: names(kind) for kind in ("restored", "removed", "prepared", "left")}
@@ -240,7 +247,7 @@ def summary(run_dir: Path, workdir: Path) -> Written:
         prepared=kinds["prepared"][:MOST_NAMES],
         left=kinds["left"][:MOST_NAMES],
         counts={kind: len(found) for kind, found in kinds.items()},
-        unkept=reasons("unkept", 1),
+        unkept=reasons("unkept", 1) | unrecorded,
         failed=reasons("failed", 2),
         noticed=tuple(dict.fromkeys(_shown(path, home) for path in noticed))[:MOST_NAMES],
     )

@@ -20,6 +20,7 @@ from autotune.executors.base import FixedRun, SessionFailed
 from autotune.executors.local import LocalExecutor
 from autotune.executors.side_effects import summary
 from autotune.job.spec import JobSpec, SideEffects
+from autotune.report.text.written import written_lines
 from autotune_spaces.base import SearchSpace
 from autotune_spaces.knobs import create
 from autotune_trials.protocol.messages import Block
@@ -159,6 +160,7 @@ from pathlib import Path
 from autotune.errors import InputError
 from autotune.executors.local import LocalExecutor
 from autotune.job.spec import JobSpec, SideEffects
+from autotune.report.text.written import written_lines
 from autotune_spaces.base import SearchSpace
 folder = Path(sys.argv[1])
 spec = JobSpec("job", ("true",), folder, {}, SearchSpace("test", ()), side_effects=SideEffects(put_back=sys.argv[2] == "True"))
@@ -234,6 +236,23 @@ def test_a_file_that_was_changed_unseen_is_told(tmp_path: Path) -> None:
     tuner = executor(tmp_path)
     tuner.run_fixed(FixedRun({}, seed=0, steps=8))
     assert summary(tmp_path / "run", tmp_path).noticed == ("unseen.log",)
+
+
+def test_a_write_that_could_not_be_recorded_is_told(tmp_path: Path, monkeypatch) -> None:
+    from autotune_trials.agent.bootstrap import log
+    from autotune_trials.agent.side_effects import file_watch
+
+    session = tmp_path / "run" / "sessions" / "0001-live"
+    session.mkdir(parents=True)
+    monkeypatch.setenv("AUTOTUNE_SESSION", str(session / "session.json"))
+    monkeypatch.setattr(log, "_left", set())
+    monkeypatch.setattr(file_watch, "_ledger", object())  # has no methods
+    file_watch.about_to_write(tmp_path / "model.pt")
+    (line,) = [
+        line for line, urgent in written_lines(summary(tmp_path / "run", tmp_path)) if urgent
+    ]
+    assert line.startswith("perhaps a file that 0001-live wrote was changed by trials")
+    assert "AttributeError" in (session / "agent.log").read_text()
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@
 <session>/stdout.log, stderr.log
 <session>/agent.log          the agent's own errors
 <session>/supervisor.log     the supervisor's errors, if any
-<session>/markers/<what>-<pid>   empty files: how far each process of the command came
+<session>/markers/<what>-<pid>   empty files: how far each process of the command came, and what
+                             happened to it
 <session>/stacks-<pid>.txt   written by the hang watchdog
 <session>/trace-<rank>.json.gz
 <session>/nsight.nsys-rep, nsight.ncu-rep   report of a profiler wrapped around the command

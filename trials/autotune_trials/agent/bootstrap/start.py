@@ -32,8 +32,9 @@ def watch_writing() -> None:
         from autotune_trials.agent.side_effects import file_watch
 
         file_watch.watch()
-    except Exception:  # whatever it is, the job goes on; the tuner reads this in the log
+    except Exception:  # whatever it is, the job goes on; the tuner sees the marker
         log.write_exception("written")
+        log.leave_marker("unrecorded")
 
 
 def _before_the_job() -> None:

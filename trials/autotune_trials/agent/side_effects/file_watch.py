@@ -87,8 +87,9 @@ def _note(what: Callable[[Ledger], None]) -> None:
             what(_ledger)
         except CannotKeep:  # fail rather than lose one of the user's files
             raise
-        except Exception:
+        except Exception:  # the job goes on; the tuner sees the marker
             log.write_exception("written")
+            log.leave_marker("unrecorded")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,14 @@ UNREADABLE = 3  # studies after which the store is given up, if none could be re
 
 
 class MlflowStore:
-    """The studies of one experiment."""
+    """The studies of one experiment.
 
-    def __init__(self, experiment: str) -> None:
-        self.experiment = experiment
+    Args:
+        warn: called with one line if some of them cannot be read.
+    """
+
+    def __init__(self, experiment: str, warn: Callable[[str], None]) -> None:
+        self.experiment, self._warn = experiment, warn
 
     def runs(self) -> list[PastRun]:
         """The newest runs first; studies without a record are left out.
@@ -61,6 +65,8 @@ class MlflowStore:
 
     def _records(self, client: Any, run_ids: Sequence[str]) -> list[PastRun]:
         """Raises the error if the first few cannot be read; one whose files are gone costs no other."""
+        from autotune.tracking.client import reason
+
         found: list[PastRun] = []
         errors: list[Exception] = []
         for run_id in run_ids:
@@ -74,6 +80,11 @@ class MlflowStore:
                 break
         if errors and not found:
             raise errors[0]
+        if errors:
+            self._warn(
+                f"{SCHEME}{self.experiment}: {len(errors)} of {len(run_ids)} studies cannot be read"
+                f" and are left out of the history: {reason(errors[0])}"
+            )
         return found
 
     def _record(self, client: Any, run_id: str) -> PastRun | None:

@@ -143,16 +143,19 @@ def open_history(store: Path | None, warn: Callable[[str], None]) -> History:
     except StoreError as error:
         own = None
         warn(f"this run is not in the history: {error}")
-    return History(own, team_store(), warn)
+    return History(own, team_store(warn), warn)
 
 
-def team_store() -> Runs | None:
-    """The store that AUTOTUNE_TEAM_STORE names: a file, or ``mlflow:EXPERIMENT``; None: not set."""
+def team_store(warn: Callable[[str], None]) -> Runs | None:
+    """The store that AUTOTUNE_TEAM_STORE names: a file, or ``mlflow:EXPERIMENT``; None: not set.
+
+    ``warn``: called with one line if a part of it cannot be read.
+    """
     from autotune.history.mlflow_store import SCHEME, MlflowStore
 
     named = os.environ.get("AUTOTUNE_TEAM_STORE")
     if named and named.startswith(SCHEME):
-        return MlflowStore(named.removeprefix(SCHEME))
+        return MlflowStore(named.removeprefix(SCHEME), warn)
     return Store(Path(named), read_only=True) if named else None
 
 

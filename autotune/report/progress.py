@@ -4,7 +4,8 @@
 
 The stages call the methods of :class:`Progress`; each builds one :class:`Event` (plain data,
 described in docs/events.md) and passes it to ``show``. Progress must never stop a run: errors while
-showing an event are swallowed (a closed pipe, a terminal that went away, an unexpected value).
+showing an event are swallowed (a closed pipe, a terminal that went away, an unexpected value). One
+that is a bug of ours is told at the end.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
@@ -41,6 +43,7 @@ class Progress(ABC):
         self.stream = sys.stdout if stream is None else stream
         self._start = time.monotonic()
         self._closed = False
+        self._bug: Exception | None = None  # the first one
         self._turn = threading.RLock()  # sessions on several machines report concurrently
 
     @abstractmethod
@@ -120,6 +123,13 @@ class Progress(ABC):
                     f"autotune: cannot show the result ({error!r}); it is in {where}",
                     file=sys.stderr,
                 )
+            else:
+                self._note_bug(error)
+
+    def _note_bug(self, error: Exception) -> None:
+        """Keep ``error`` for the end, unless the stream or the terminal may be its cause."""
+        if self._bug is None and not isinstance(error, (OSError, ValueError)):
+            self._bug = error
 
     def _silence_stdout(self, error: Exception) -> None:
         """After a broken pipe, redirect stdout to /dev/null so that the flush at exit succeeds."""
@@ -142,6 +152,9 @@ class Progress(ABC):
 
     def __exit__(self, *_: object) -> None:
         self._closed = True
+        if self._bug is not None:
+            with suppress(OSError, ValueError):
+                print(f"autotune: some progress was not shown ({self._bug!r})", file=sys.stderr)
 
 
 def trial_data(trial: Trial) -> dict[str, Any]:

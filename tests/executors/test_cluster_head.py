@@ -61,6 +61,7 @@ def test_a_head_that_does_not_answer_is_missed(raising: bool, machine: Machine) 
         and lost.exit_code == 5
         and "is gone" in str(lost)
         and "same command again, without --fresh, to resume" in str(lost)
+        and ("s: planted)" in str(lost)) is raising
     )
     assert head.gone
     head.close()

@@ -49,7 +49,7 @@ def test_a_study_brings_its_record_along(
     uri, run = studied
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("AUTOTUNE_TEAM_STORE", "mlflow:team-job")
-    store = team_store()
+    store = team_store(print)
     assert isinstance(store, MlflowStore)
     assert store.runs() == [run]
 
@@ -71,13 +71,13 @@ def test_what_cannot_be_read_is_one_line(
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", studied[0] if uri is None else uri)
     with pytest.raises(StoreError, match=why) as caught:
-        MlflowStore(experiment).runs()
+        MlflowStore(experiment, print).runs()
     assert "\n" not in str(caught.value)
 
 
 def test_a_file_is_a_store_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_TEAM_STORE", str(tmp_path / "team.sqlite"))
-    store = team_store()
+    store = team_store(print)
     assert isinstance(store, Store) and store.read_only
 
 
@@ -92,4 +92,22 @@ def test_a_store_whose_files_cannot_be_read_here_is_told_once(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", studied[0])
     monkeypatch.setattr(MlflowClient, "download_artifacts", refused)
     with pytest.raises(StoreError, match="boto3"):
-        MlflowStore("team-job").runs()
+        MlflowStore("team-job", print).runs()
+
+
+def test_studies_that_cannot_be_read_beside_others_are_counted(
+    studied: tuple[str, PastRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    store = MlflowStore("team-job", said.append)
+
+    def record(_client: object, run_id: str) -> PastRun:
+        if run_id != "whole":
+            raise OSError(f"{run_id} is gone")
+        return studied[1]
+
+    monkeypatch.setattr(store, "_record", record)
+    assert store._records(None, ["whole"]) == [studied[1]] and not said
+    assert store._records(None, ["whole", "a", "b"]) == [studied[1]]
+    (line,) = said
+    assert "2 of 3 studies" in line and "a is gone" in line

@@ -224,6 +224,28 @@ def test_a_closed_stream_and_wrong_arguments_stop_nothing(kind: type[Progress]) 
     progress.note("after the end")
 
 
+@pytest.mark.parametrize("make", [PlainProgress, lambda s: RichProgress(60, s)])
+def test_a_bug_in_showing_is_told_once_at_the_end(
+    make: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with make(io.StringIO()) as progress:  # type: ignore[operator]
+        progress.note("fine")
+        progress.trial(None, None)
+        progress.trial(None, None)
+        assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err.count("autotune: some progress was not shown") == 1
+
+
+def test_a_bug_in_drawing_the_table_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    progress = RichProgress(60, io.StringIO())
+    monkeypatch.setattr(progress, "_footer", lambda: 1 / 0)
+    with progress:
+        progress.note("fine")
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
 def test_a_reader_that_leaves_ends_nothing() -> None:
     script = f"{sys.executable} {HERE / 'drive_progress.py'} json tuned 0.02; echo ended $? >&2"
     done = subprocess.run(

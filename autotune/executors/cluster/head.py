@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from autotune.errors import ClusterLost
@@ -54,6 +54,7 @@ class Head:
         # _asked_s: of the question that was answered last
         self._heard_s = self._asked_s = time.monotonic()
         self._lost = False
+        self._trouble = ""  # why the last question failed
         self._wanted, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._ask, name="head", daemon=True)
         self._thread.start()
@@ -90,7 +91,8 @@ class Head:
         if self._silent():
             with self._news:
                 if not self._news.wait_for(lambda: not self._silent(), LAST_CHANCE_S):
-                    raise self._missed(f"no answer for {time.monotonic() - self._heard_s:.0f} s")
+                    why = f"no answer for {time.monotonic() - self._heard_s:.0f} s"
+                    raise self._missed(f"{why}: {self._trouble}" if self._trouble else why)
 
     @contextmanager
     def client_errors_as_lost(self) -> Iterator[None]:
@@ -136,10 +138,14 @@ class Head:
         while not self._closing.is_set():
             self._wanted.clear()
             asked_s = time.monotonic()
-            with suppress(Exception):  # of any kind: it counts as no answer
+            try:
                 nodes = self._question()
+            except Exception as error:  # of any kind: it counts as no answer
+                self._trouble = first_line(error)
+            else:
                 with self._news:
                     self._nodes, self._asked_s, self._heard_s = nodes, asked_s, time.monotonic()
+                    self._trouble = ""
                     self._news.notify_all()
             self._wanted.wait(ASK_S)
 

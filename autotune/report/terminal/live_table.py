@@ -109,7 +109,8 @@ class RichProgress(Progress):
         try:
             return self._table()
         # raising would end the refresh thread, or here the run; the next event redraws the table
-        except Exception:
+        except Exception as error:
+            self._note_bug(error)
             return Text("")
 
     def _table(self) -> Any:

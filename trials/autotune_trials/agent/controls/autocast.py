@@ -163,13 +163,10 @@ class AutocastControl(Control):
                 "float16 needs a torch.optim optimizer, so that steps can be skipped when gradients"
                 " overflow"
             )
-        at_batch = (
-            live.loaders is not None
-            and live.loaders.training_loader is not None
-            # one that is read by another thread asks for batches at any time
-            and not live.loaders.training_loader.read_aside
-            and not live.state.stopped
-        )
+        # when stopping, there may be no loaders: the agent may have failed to install
+        loader = None if live.state.stopped else live.loaders.training_loader
+        # one that is read by another thread asks for batches at any time
+        at_batch = loader is not None and not loader.read_aside
         dtype = None if value is None else getattr(self.torch, value)
         if dtype is not self.region.dtype:
             self._entered = self.region.entered

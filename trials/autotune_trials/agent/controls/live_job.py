@@ -32,6 +32,8 @@ class LiveJobControl(Listener):
     """The job's parts: its entry modules, optimizers and replicas, and the switches that act on
     them."""
 
+    loaders: LoaderHooks  # set when the agent is installed
+
     def __init__(
         self, torch: Any, config: SessionConfig, loop: TrainingLoop, patches: PatchSet, timer: Timer
     ) -> None:
@@ -40,7 +42,6 @@ class LiveJobControl(Listener):
         self.events, self.state = loop.events, loop.state
         # called when an entry is about to be compiled
         self.before_compile: Callable[[], None] = lambda: None
-        self.loaders: LoaderHooks | None = None
         self.device = ""  # "cpu" or "cuda", known from the first tensor on
         self.cuda: Any = None  # the torch.device trained on, with its index, if it is a GPU
         # the job's fallback_random of inductor, while a knob has an entry compiled
@@ -57,7 +58,7 @@ class LiveJobControl(Listener):
 
     @property
     def loader(self) -> TrainingLoaderControl | None:
-        return self.loaders.training if self.loaders is not None else None
+        return self.loaders.training
 
     @property
     def entries(self) -> list[Entry]:

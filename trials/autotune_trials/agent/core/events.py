@@ -10,7 +10,9 @@ Those that happen only occasionally are described in :class:`Listener`.
 
 A listener overrides the methods of the events it needs; the other events cost nothing. Listeners
 are called in the order they were added (loss scaling comes first). An exception in one stops the
-agent.
+agent. They are called in three ways: by TrainingLoop.tell, with the event's name, where it is rare;
+by LoaderHooks.tell, for events of the DataLoader; and in place, ``for hear in events.…``, in hot
+paths, which saves a call, and where they return something.
 """
 
 from __future__ import annotations

@@ -182,15 +182,13 @@ def notice(session: Path, workdir: Path, scope: PathScope | None, outcome: Outco
     publish(session / NOTICED, json.dumps(found))
 
 
-def changed_since(
-    workdir: str, since: float, scope: PathScope, patience_s: float = SCAN_S
-) -> Iterator[str]:
+def changed_since(workdir: str, since: float, scope: PathScope) -> Iterator[str]:
     """Files below ``workdir`` written after ``since`` (seconds since the epoch).
 
-    The scan ends after ``patience_s``. It skips hidden directories, caches and the tuner's own
+    The scan ends after SCAN_S. It skips hidden directories, caches and the tuner's own
     output.
     """
-    deadline, mine = time.monotonic() + patience_s, open_files()
+    deadline, mine = time.monotonic() + SCAN_S, open_files()
     for folder, folders, names in os.walk(workdir):
         folders[:] = [
             f for f in folders if not f.startswith(".") and scope.holds(os.path.join(folder, f))
@@ -233,13 +231,13 @@ def summary(run_dir: Path, workdir: Path) -> Written:
             for outcome in outcomes
             for entry in outcome[kind]
         }
+
+    noticed = [path for session in sessions for path in _load(session / NOTICED) or ()]
     unrecorded = {
         f"perhaps a file that {session.name} wrote": UNRECORDED
         for session in sessions
         if "unrecorded" in markers_of(SessionPaths(session))
     }
-
-    noticed = [path for session in sessions for path in _load(session / NOTICED) or ()]
     kinds = {kind: names(kind) for kind in ("restored", "removed", "prepared", "left")}
     return Written(
         restored=kinds["restored"][:MOST_NAMES],

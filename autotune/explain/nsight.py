@@ -37,7 +37,6 @@ NCU_COLUMNS = {  # column of the report -> field here; percent of the peak the c
     "gpu__time_duration.sum": "duration_s",
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "compute_share",
     "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": "memory_share",
-    "sm__warps_active.avg.pct_of_peak_sustained_active": "occupancy",
 }
 SECONDS = {
     "nsecond": 1e-9,

@@ -118,7 +118,6 @@ class KernelCounters:
     duration_s: float | None = None
     compute_share: float | None = None
     memory_share: float | None = None
-    occupancy: float | None = None
 
 
 @dataclass(frozen=True)

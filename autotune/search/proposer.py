@@ -54,7 +54,7 @@ class Proposer:
         self._random = random.Random(seed)
         self._asked: dict[str, optuna.Trial] = {}
         self._known: dict[str, Trial] = {}
-        self._queue: list[tuple[str, dict[str, Value]]] = []
+        self._queue: list[dict[str, Value]] = []
 
     def restore(self, trials: Sequence[Trial]) -> None:
         """Load the trials measured before a resume."""
@@ -71,29 +71,29 @@ class Proposer:
                 self._tell(self._ask_for(trial.config), trial)
         self._study.sampler = sampler
 
-    def enqueue(self, config: Config, origin: str) -> None:
+    def enqueue(self, config: Config) -> None:
         """Try ``config`` before asking the sampler; ignored if already measured or outside the
         domains.
         """
         clean = self._clean(config)
-        if clean and not self._taken(clean) and all(c != clean for _, c in self._queue):
-            self._queue.append((origin, clean))
+        if clean and not self._taken(clean) and clean not in self._queue:
+            self._queue.append(clean)
 
     def next(self) -> tuple[str, dict[str, Value]] | None:
-        """(origin, configuration) that is neither measured nor being measured; None if there is no
-        other.
+        """("seed" or "sampler", configuration) that is neither measured nor being measured; None if
+        there is no other.
 
         If the sampler proposes a measured configuration, which it does more often the more certain
         it is, a neighbor of it is returned instead. Several may be requested before a result is
         told: the sampler treats those in flight as slow and avoids them.
         """
         while self._queue:
-            origin, config = self._queue.pop(0)
+            config = self._queue.pop(0)
             clean = self._clean(config)
             if clean != config or self._taken(clean):
                 continue  # one of its values has been excluded, or it has been measured
             self._asked[key_of(config)] = self._ask_for(config)
-            return origin, config
+            return "seed", config
         # the baseline itself is not a trial
         tried = sum(self._inside(trial.config) for trial in self._known.values())
         if tried + len(self._asked) >= self.size() - 1:

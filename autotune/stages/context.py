@@ -163,7 +163,7 @@ class RunContext:
             ahead_s > 0 and self.journal.elapsed_s + ahead_s > max(OVER * budget_s, announced_s)
         )
 
-    def out_of_time_at(self, place: str, ahead_s: float = 0.0, announced_s: float = 0.0) -> bool:
+    def out_of_time_at(self, place: str, ahead_s: float, announced_s: float = 0.0) -> bool:
         """As :meth:`out_of_time`, decided once per ``place``.
 
         A resumed run, whose clock differs, must take the same path. If the budget was too small, a

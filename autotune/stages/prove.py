@@ -44,9 +44,7 @@ class Proof:
     rejected: tuple[Rejected, ...]
 
 
-def prove(
-    context: RunContext, observation: Observation, searched: Searched, most: int = VARIANTS
-) -> Proof:
+def prove(context: RunContext, observation: Observation, searched: Searched, most: int) -> Proof:
     """Confirm and check finalists until one stands, ``most`` at the most."""
     if not searched.finalists:
         why = _why_nothing(context, observation, searched)

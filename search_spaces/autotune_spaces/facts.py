@@ -180,7 +180,6 @@ class JobFacts:
     cudnn_benchmark_limit: int = 10
     intra_op_threads: int = 1
     backwards_per_step: float = 1.0
-    manual: bool = False  # iterations are marked by autotune.step()
     world_size: int = 1
     local_world_size: int = 0  # of these, those on its machine (LOCAL_WORLD_SIZE); 0: unknown
     # communication backend of its ranks: "nccl", "cpu:gloo,cuda:nccl"; "" for a single process

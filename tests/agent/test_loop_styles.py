@@ -99,7 +99,7 @@ STYLES = [
     Style("cached_loss", backwards=6),
     Style("no_loader", withdrawn=NO_LOADER, unit="iterations", outside=True),
     Style("rollouts", withdrawn=NO_LOADER, unit="iterations", outside=True, optimizers=("Adam",)),
-    Style("manual_marks", withdrawn={"optimizer_impl": ""}, optimizers=(), facts={"manual": True}),
+    Style("manual_marks", withdrawn={"optimizer_impl": ""}, optimizers=()),
     Style("by_hand", withdrawn={"optimizer_impl": ""}, optimizers=()),
     Style("functional", withdrawn={"optimizer_impl": ""}, optimizers=()),
     Style("meta_learning", backwards=3),
@@ -263,7 +263,7 @@ def test_knobs_are_in_force_and_the_job_is_seen_as_it_is(style: Style, tmp_path:
     )
     assert tuple(o.name for o in job.optimizers) == style.optimizers
     if style.backwards:
-        assert job.backwards_per_step == (style.backwards if not job.manual else 1)
+        assert job.backwards_per_step == style.backwards
     for name, value in style.facts.items():
         assert getattr(job, name) == value
     assert seen.left == ["steps.log"]

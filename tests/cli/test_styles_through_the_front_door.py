@@ -94,11 +94,6 @@ def closure(seen: Seen) -> None:
     assert [o["name"] for o in seen["job"]["optimizers"]] == ["LBFGS"]
 
 
-def manual_marks(seen: Seen) -> None:
-    assert seen["job"]["manual"]
-    assert seen["job"]["optimizers"] == []
-
-
 def checkpoints(seen: Seen) -> None:
     assert seen["written"]["removed"] == ["checkpoints"]
     assert not seen["written"]["failed"] and not seen["written"]["noticed"]
@@ -109,7 +104,7 @@ def in_general(seen: Seen) -> None:
 
 
 def without_optimizer(seen: Seen) -> None:
-    assert not seen["job"]["manual"] and seen["job"]["optimizers"] == []
+    assert seen["job"]["optimizers"] == []
     assert "optimizer_impl" not in seen["domains"]
 
 
@@ -133,7 +128,7 @@ CASES = [  # program, its special facts, samples per step
     ("no_loader", no_loader, 1),
     ("rollouts", in_general, 1),
     ("closure", closure, 128),
-    ("manual_marks", manual_marks, 32),
+    ("manual_marks", without_optimizer, 32),
     ("by_hand", without_optimizer, 32),
     ("functional", without_optimizer, 32),
     ("raw_tensors", without_optimizer, 1),

@@ -169,14 +169,11 @@ def test_a_resumed_run_uses_machines_like_its_first_slots(
 
 def test_answers_carry_failures_and_mistakes_as_data() -> None:
     def fails() -> None:
-        raise SessionFailed(
-            "oom",
-            "too much",
-            log_tail="tail",
-            where="train.py:3",
-            partial=(BlockReport("b1", 0, None),),
-            directory="/x",
+        failure = SessionFailed(
+            "oom", "too much", log_tail="tail", where="train.py:3", directory="/x"
         )
+        failure.partial = (BlockReport("b1", 0, None),)
+        raise failure
 
     def mistaken() -> None:
         raise InputError("found", where="there", expected="that", remedy="this")

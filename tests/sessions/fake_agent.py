@@ -48,7 +48,7 @@ class Agent:
             self.send(Hello(os.getpid(), rank, MACHINE, job, 0.1, {}))
 
     def marker(self, what: str) -> None:
-        self.paths.marker(what).touch()
+        (self.paths.markers / f"{what}-{os.getpid()}").touch()
 
     def send(self, message: object) -> None:
         self.socket.sendall(dump(message))

@@ -307,7 +307,7 @@ def test_stack_dumps_leave_a_handler_of_the_job_alone(make_session, tmp_path):
 def test_a_job_that_cannot_be_hooked_is_told_why_and_what_to_do(make_session, argv, cause, remedy):
     session = make_session(argv)
     if "never" in cause:  # what the injected agent does in such a process
-        session.paths.marker("python", 1).touch()
+        (session.paths.markers / "python-1").touch()
     failure = failure_of(session)
     assert failure.kind == "unhooked" and cause in failure.detail and remedy in failure.detail, (
         failure
@@ -326,7 +326,7 @@ def test_how_far_the_markers_go(tmp_path, markers, cause):
     paths = SessionPaths(tmp_path)
     paths.markers.mkdir()
     for marker in markers:
-        paths.marker(marker).touch()
+        (paths.markers / f"{marker}-1").touch()
     found = classify.of_exit(0, ["python", "train.py"], tmp_path, paths, "x")
     assert found.kind == "unhooked" and cause in found.detail and "import autotune" in found.detail
 
@@ -357,7 +357,7 @@ def test_a_start_up_that_takes_too_long(make_session):
 def test_backward_without_steps_is_not_waited_for_to_the_end(make_session):
     session = make_session("import time\ntime.sleep(60)", hang_timeout_s=0.3)
     for marker in ("backward", "backwards"):
-        session.paths.marker(marker, session.command.pid).touch()
+        (session.paths.markers / f"{marker}-{session.command.pid}").touch()
     begin = time.monotonic()
     failure = failure_of(session)
     assert (
@@ -373,7 +373,7 @@ def test_a_first_iteration_that_compiles_may_take_as_long_as_a_start_up(make_ses
         import time
         from fake_agent import Agent, Hello, JobFacts, MACHINE, os
         agent = Agent(hello=False)
-        agent.paths.marker("step").unlink()
+        (agent.paths.markers / f"step-{os.getpid()}").unlink()
         agent.marker("backward")
         time.sleep(3)
         job = JobFacts(os.getpid(), "cpu", None, (), ())

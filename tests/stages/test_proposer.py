@@ -90,7 +90,7 @@ def test_a_knob_without_meaning_is_left_out(tmp_path: Path) -> None:
 def test_an_excluded_value_never_comes_again(tmp_path: Path) -> None:
     p = proposer(tmp_path)
     p.exclude("amp_dtype", "bfloat16")
-    p.enqueue({"amp_dtype": "bfloat16"}, "seed")
+    p.enqueue({"amp_dtype": "bfloat16"})
     assert all("amp_dtype" not in t.config for t in run(p, 25))
 
 

@@ -42,9 +42,6 @@ class SessionPaths:
         self.written = root / "written"
         self.outcome = root / "written.json"
 
-    def marker(self, what: str, pid: int | None = None) -> Path:
-        return self.markers / f"{what}-{pid or os.getpid()}"
-
     def stacks(self, pid: int) -> Path:
         return self.root / f"stacks-{pid}.txt"
 

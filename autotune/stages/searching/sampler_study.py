@@ -35,7 +35,7 @@ class SamplerStudy(ModelStudy):
         )
         faults = observation.anatomy.minor_faults
         for config in seeds(observation.bottleneck, self._domains, observation.defaults, faults):
-            self._proposer.enqueue(config, "seed")
+            self._proposer.enqueue(config)
         self._told: list[Trial] = []  # with their figures then
         self._waiting: list[Configuration] = []  # proposals without a figure, to be repeated
         self._repeats: Counter[str] = Counter()

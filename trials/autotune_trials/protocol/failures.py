@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from autotune_trials.protocol.messages import BlockReport
 
 FAILURES = ("oom", "crash", "killed", "hang", "ended", "unhooked", "agent", "lost")
@@ -22,19 +20,13 @@ class SessionFailed(Exception):
     """
 
     def __init__(
-        self,
-        kind: str,
-        detail: str,
-        *,
-        log_tail: str = "",
-        where: str = "",
-        partial: Sequence[BlockReport] = (),
-        directory: str = "",
+        self, kind: str, detail: str, *, log_tail: str = "", where: str = "", directory: str = ""
     ) -> None:
         assert kind in FAILURES, kind
         super().__init__(kind, detail)  # the arguments that unpickling passes back
         self.kind, self.detail, self.log_tail, self.where = kind, detail, log_tail, where
-        self.partial, self.directory = tuple(partial), directory
+        self.directory = directory
+        self.partial: tuple[BlockReport, ...] = ()
         self.in_block: int | None = None
 
     def __str__(self) -> str:

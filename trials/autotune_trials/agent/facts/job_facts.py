@@ -18,7 +18,6 @@ from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.controls.garbage_collector import GcControl
 from autotune_trials.agent.controls.optimizers import implementation_of
 from autotune_trials.agent.controls.regional import repeated_blocks
-from autotune_trials.agent.core.loop_state import Ending
 from autotune_trials.agent.facts.dynamo import dynamo_graphs
 from autotune_trials.agent.facts.parameters import parameters_of
 from autotune_trials.agent.facts.ranks import backend, number, world_size
@@ -109,7 +108,6 @@ def job_facts(agent: Agent) -> JobFacts:
         cudnn_benchmark_limit=_benchmark_limit(torch),
         intra_op_threads=torch.get_num_threads(),
         backwards_per_step=_backwards_per_step(agent),
-        manual=agent.state.ends_with is Ending.MARK,
         world_size=world_size(torch),
         local_world_size=number(os.environ.get("LOCAL_WORLD_SIZE"), 0),
         backend=backend(torch),

@@ -70,6 +70,7 @@ class CellPairs:
     reference: dict[int, Record] = field(default_factory=dict)
     candidate: dict[int, Record] = field(default_factory=dict)
     steps: int = STEPS
+    stretched: int = 1
 
     def ensure(self, pairs: int) -> None:
         for seed in range(self.first_seed, self.first_seed + pairs):

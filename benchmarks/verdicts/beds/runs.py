@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.verdict.gradients import relative_error
+from autotune_spaces.base import Value
 from autotune_spaces.codec import decode, encode
 from autotune_trials.protocol.messages import Record
 from beds import forked
@@ -71,6 +72,10 @@ class CellPairs:
     candidate: dict[int, Record] = field(default_factory=dict)
     steps: int = STEPS
     stretched: int = 1
+
+    @property
+    def configs(self) -> dict[str, dict[str, Value]]:
+        return {"reference": {}, "candidate": dict(self.cell.knobs)}
 
     def ensure(self, pairs: int) -> None:
         for seed in range(self.first_seed, self.first_seed + pairs):

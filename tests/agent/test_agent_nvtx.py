@@ -170,14 +170,16 @@ def test_modules_on_request_and_only_while_profiled(
     assert drawn == {f"module::{name}" for name in names}
 
 
-def test_without_a_tool_nothing_is_drawn() -> None:
+def test_without_a_tool_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real package then returns a dummy, which the agent does not even call."""
     import torch
 
     from autotune_trials.measure.nvtx import nvtx_ranges
 
-    if not any(name.startswith(("NVTX_INJECTION", "NSYS_")) for name in os.environ):
-        assert nvtx_ranges(torch) is None
+    for name in list(os.environ):
+        if name.startswith(("NVTX_INJECTION", "NSYS_")):
+            monkeypatch.delenv(name)
+    assert nvtx_ranges(torch) is None
 
 
 def test_without_the_package_torch_draws_what_a_tool_listens_to(

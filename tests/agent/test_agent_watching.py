@@ -414,7 +414,6 @@ def test_decoding_of_jpeg_is_timed_in_workers(
     tuner: Tuner, form: str, workers: int, share: float
 ) -> None:
     """Nearly all of the fetch time is decoding. The training process itself is not instrumented."""
-    pytest.importorskip("PIL")
     source = PICTURES.replace("FORMAT", repr(form)).replace("WORKERS", str(workers))
     evidence = watched(tuner, source, watch_seconds=0.1)
     assert (evidence.fetching_s > 0) == (workers > 0)

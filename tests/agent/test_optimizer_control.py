@@ -75,9 +75,10 @@ def group() -> Iterator[None]:
 @pytest.mark.usefixtures("group")
 @pytest.mark.parametrize(("cls", "fused"), [(torch.optim.SGD, False), (torch.optim.AdamW, True)])
 def test_fused_is_offered_for_sharded_parameters_where_torch_has_it(cls: type, fused: bool) -> None:
-    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    from torch.distributed.fsdp import fully_shard  # slow to import
+
     mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
-    sharded = fsdp.fully_shard(torch.nn.Linear(3, 2), mesh=mesh).parameters()
+    sharded = fully_shard(torch.nn.Linear(3, 2), mesh=mesh).parameters()
     for optimizer, has_it in ((built(cls, torch.float32), True), (cls(sharded, lr=0.1), fused)):
         offered = OptimizerControl(torch, optimizer).supported()
         assert offered == ("for-loop", "foreach", "fused")[: 2 + has_it]

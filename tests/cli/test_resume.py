@@ -60,7 +60,6 @@ def test_ctrl_c_saves_and_the_same_command_carries_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "text"), [(1, NO_GAIN), *((n, QUICK) for n in range(2, 8))], ids=range(1, 8)
 )

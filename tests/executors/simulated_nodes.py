@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import socket
@@ -23,16 +22,14 @@ class Nodes:
 
     Args:
         port: of the head; 0: any.
-        client_port: of the head's server for clients; 0: any, if ray[client] is installed.
+        client_port: of the head's server for clients; 0: any.
     """
 
     def __init__(self, port: int = 0, client_port: int = 0) -> None:
         from ray.cluster_utils import Cluster
 
         head = {**SMALL, "num_cpus": 0, "_system_config": PROMPT, "gcs_server_port": port}
-        self.client_port = 0
-        if importlib.util.find_spec("grpc"):  # part of ray[client]
-            head["ray_client_server_port"] = self.client_port = client_port or free_port()
+        head["ray_client_server_port"] = self.client_port = client_port or free_port()
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address = str(self.cluster.address)
         self.nodes: list[Any] = []

@@ -198,8 +198,6 @@ def test_the_head_is_gone_and_the_same_command_carries_on_with_the_next_one(
     through_client: bool, nodes, tmp_path: Path
 ) -> None:
     """Ray itself would end the tuner after a minute, with its own exit code and message."""
-    if through_client and not nodes.client_port:
-        pytest.skip("ray[client] is not installed")
     nodes.only(0)
     mortal = Nodes()
     try:
@@ -248,8 +246,6 @@ def run_until_its_head_is_gone(folder: Path, cluster) -> tuple[list[list[dict]],
 
 
 def test_through_a_client_of_the_cluster(nodes, tmp_path: Path) -> None:
-    if not nodes.client_port:
-        pytest.skip("ray[client] is not installed")
     nodes.only(1)
     address = f"ray://127.0.0.1:{nodes.client_port}"
     with bench_on(job_at(tmp_path, address, "--block-s 0.05")) as context:

@@ -76,6 +76,7 @@ def python(code: list[str], cache: Path) -> str:
 @pytest.mark.slow
 def test_peaks_agree_with_numpys_own_matmul_and_copy(tmp_path: Path) -> None:
     ours, theirs = json.loads(python(["-c", INDEPENDENT], tmp_path))
+    assert ours.keys() == theirs.keys() and "float32" in ours
     for name in ours:
         assert ours[name] == pytest.approx(theirs[name], rel=ALIKE), (name, ours, theirs)
 

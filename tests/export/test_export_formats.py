@@ -316,9 +316,11 @@ def test_the_launcher_is_of_the_jobs_environment(
 
 
 def test_accelerate_is_given_no_mode_that_it_refuses(folder: Path) -> None:
+    from accelerate.commands.launch import launch_command_parser
+
     assert accelerate.flags("compile_mode", "max-autotune-no-cudagraphs") == []
-    parser = pytest.importorskip("accelerate.commands.launch").launch_command_parser()
-    known = next(a.choices for a in parser._actions if "--dynamo_mode" in a.option_strings)
+    actions = launch_command_parser()._actions
+    known = next(a.choices for a in actions if "--dynamo_mode" in a.option_strings)
     assert set(accelerate.MODES) == set(known)
 
 
@@ -535,9 +537,9 @@ def test_a_plain_script_changes_variables_as_launch_does(folder: Path, own: str)
 
 def test_every_switch_of_the_launchers_is_known() -> None:
     """A switch mistaken for an option with a value would swallow the program's name."""
+    from accelerate.commands.launch import launch_command_parser
     from torch.distributed.run import get_args_parser
 
-    launch_command_parser = pytest.importorskip("accelerate.commands.launch").launch_command_parser
     for start, parser in (
         (("torchrun",), get_args_parser()),
         (("accelerate", "launch"), launch_command_parser()),

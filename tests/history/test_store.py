@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -194,7 +195,6 @@ def test_without_a_home_directory_the_run_goes_on(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_full_disk_costs_one_line(tmp_path: Path) -> None:
-    resource = pytest.importorskip("resource")
     path = tmp_path / "history.sqlite"
     Store(path).add([RUN])
     size, limits = path.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -475,7 +475,6 @@ def test_a_python_that_keeps_the_agent_out_ends_with_4(command: str, folder: Pat
     assert "leave out -" in done.stderr
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs a directory nobody can write to")
 def test_a_run_directory_that_cannot_be_written_is_refused(folder: Path) -> None:
     from autotune.errors import InputError
     from autotune.job.run_dir import check_run_dir

@@ -62,7 +62,9 @@ def result(run_dir: Path) -> dict[str, Any]:
 
 
 def records(run_dir: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted((run_dir / "records").glob("*.json"))]
+    found = sorted((run_dir / "records").glob("*.json"))
+    assert found
+    return [json.loads(path.read_text()) for path in found]
 
 
 def sessions(run_dir: Path, mode: str) -> list[Path]:

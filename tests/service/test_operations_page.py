@@ -43,7 +43,9 @@ def readme_tests() -> ModuleType:
 
 def test_commands_and_files_that_the_page_names_are_there() -> None:
     readme = readme_tests()
-    for block in readme.blocks_of(PAGE.read_text(encoding="utf-8")):
+    blocks = readme.blocks_of(PAGE.read_text(encoding="utf-8"))
+    assert blocks
+    for block in blocks:
         assert block.language == "bash"
         for line in readme.commands_of(block.text):
             assert readme.check_autotune_line(line.replace("id=$(", "").rstrip(")")) == "", line

@@ -18,10 +18,6 @@ from ray_nodes import RayCluster, ray_cluster
 from autotune.service.cluster import find_cluster
 from autotune.service.runs import Runs
 
-pytest.importorskip(
-    "ray.dashboard.optional_deps",
-    reason="Ray's dashboard is not installed (pip install 'autotune-torch[service]')",
-)
 pytestmark = pytest.mark.ray
 
 TESTS = Path(__file__).resolve().parents[1]

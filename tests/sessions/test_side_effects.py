@@ -219,11 +219,15 @@ def test_two_runs_of_which_one_works_inside_the_others_directory(
 
 
 def test_where_directories_cannot_be_locked_a_run_goes_on(tmp_path: Path, monkeypatch) -> None:
-    def no_locks(*_args: object) -> None:
+    asked: list[object] = []
+
+    def no_locks(*args: object) -> None:
+        asked.append(args)
         raise OSError(errno.EBADF, "Bad file descriptor")
 
     monkeypatch.setattr("autotune.executors.side_effects.fcntl.flock", no_locks)
     executor(tmp_path).close()
+    assert asked
 
 
 @pytest.mark.slow

@@ -137,8 +137,9 @@ def test_the_survey_is_what_the_domain_reads() -> None:
     own = as_list(os.sched_getaffinity(0))
     facts = dataclasses.replace(JOB, own_settings={"cpus": own}, surveys={"cpu_affinity": survey})
     one = str(min(os.sched_getaffinity(0)))
-    if own != one:
-        assert create("cpu_affinity", None, [one]).domain(CPU, facts).values == ("all", one)
+    if own == one:
+        pytest.skip("one CPU: there is nothing to choose")
+    assert create("cpu_affinity", None, [one]).domain(CPU, facts).values == ("all", one)
 
 
 # ---------------------------------------------------------------- gpu-node

@@ -98,6 +98,7 @@ def test_of_two_the_first_decides_and_both_are_told(tmp_path: Path, search: str)
 def test_of_throughput_and_the_whole_training_start_up_is_the_difference(tmp_path: Path) -> None:
     result = tuned(tmp_path, "objective: [throughput, time_to_train]\nplanned_steps: 1000\n")
     before_s, start_s = 1000 * 0.0005 * 32, 5.0
+    assert result.points
     for point in result.points:
         whole_s = start_s + before_s / point.first
         assert point.second == pytest.approx((start_s + before_s) / whole_s, rel=0.03)

@@ -80,18 +80,19 @@ def test_nothing_is_proposed_twice_and_the_best_is_found(tmp_path: Path) -> None
 
 
 def test_a_knob_without_meaning_is_left_out(tmp_path: Path) -> None:
-    for trial in run(proposer(tmp_path), 30):
-        if "num_workers" not in trial.config:
-            assert (
-                "prefetch_factor" not in trial.config and "persistent_workers" not in trial.config
-            )
+    configs = [trial.config for trial in run(proposer(tmp_path), 30)]
+    without_workers = [config for config in configs if "num_workers" not in config]
+    assert without_workers
+    for config in without_workers:
+        assert "prefetch_factor" not in config and "persistent_workers" not in config
 
 
 def test_an_excluded_value_never_comes_again(tmp_path: Path) -> None:
     p = proposer(tmp_path)
     p.exclude("amp_dtype", "bfloat16")
     p.enqueue({"amp_dtype": "bfloat16"})
-    assert all("amp_dtype" not in t.config for t in run(p, 25))
+    trials = run(p, 25)
+    assert len(trials) == 25 and all("amp_dtype" not in t.config for t in trials)
 
 
 def test_a_small_space_is_exhausted_and_says_so(tmp_path: Path) -> None:
@@ -168,6 +169,7 @@ def test_a_resumed_search_knows_what_was_measured(
             "each result with its own configuration"
         )
     again = run(second, 20, start=6)
+    assert len(again) == 20
     assert not {key_of(t.config) for t in trials} & {key_of(t.config) for t in again}
 
 
@@ -177,7 +179,9 @@ def test_trials_that_optuna_never_heard_of_are_told_again(tmp_path: Path) -> Non
     trials = run(proposer(tmp_path / "one"), 8)
     other = proposer(tmp_path / "two")  # its optuna.log is empty: lost with the disk
     other.restore(trials)
-    assert not {key_of(t.config) for t in trials} & {key_of(t.config) for t in run(other, 10)}
+    again = run(other, 10)
+    assert len(trials) == 8 and len(again) == 10
+    assert not {key_of(t.config) for t in trials} & {key_of(t.config) for t in again}
 
 
 def test_optuna_s_own_tools_open_the_study(tmp_path: Path) -> None:
@@ -197,17 +201,20 @@ def test_a_study_cut_off_anywhere_is_taken_up_again(tmp_path: Path) -> None:
     whole = (tmp_path / "optuna.log").read_bytes()
     for share in (0.2, 0.5, 0.9, 0.999):
         (tmp_path / "optuna.log").write_bytes(whole[: int(len(whole) * share)])
-        again = proposer(tmp_path)
-        again.restore(trials)
-        assert not {key_of(t.config) for t in trials} & {key_of(t.config) for t in run(again, 3)}
+        second = proposer(tmp_path)
+        second.restore(trials)
+        again = run(second, 3)
+        assert len(again) == 3
+        assert not {key_of(t.config) for t in trials} & {key_of(t.config) for t in again}
 
 
 def test_the_same_seed_proposes_the_same(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
-    assert [t.config for t in run(proposer(tmp_path / "one", 7), 12)] == [
-        t.config for t in run(proposer(tmp_path / "two", 7), 12)
-    ]
+    one, two = (
+        [t.config for t in run(proposer(tmp_path / name, 7), 12)] for name in ("one", "two")
+    )
+    assert len(one) == 12 and one == two
 
 
 def test_infeasible_and_failed_trials_do_not_stop_the_search(tmp_path: Path) -> None:

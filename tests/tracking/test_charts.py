@@ -92,7 +92,9 @@ def test_ui_links_to_the_views_of_finished_runs(
 @pytest.mark.browser
 def test_mlflow_draws_the_view(tmp_path: Path) -> None:
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = shutil.which("chromium") or shutil.which("google-chrome")
+    program = next(
+        filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+    )
     if program is None:
         pytest.skip("no Chromium here (on Debian: apt install chromium)")
     with mlflow_server(tmp_path, a_port()) as uri, driver.sync_playwright() as tools:

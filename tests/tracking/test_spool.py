@@ -75,7 +75,9 @@ def test_every_line_is_strict_json(tmp_path: Path) -> None:
     def refuse(word: str) -> None:
         raise AssertionError(word)
 
-    for line in SpoolPaths(tmp_path).spool.read_text().splitlines():
+    lines = SpoolPaths(tmp_path).spool.read_text().splitlines()
+    assert len(lines) == 4, "its own, the study, the trial and the series"
+    for line in lines:
         json.loads(line, parse_constant=refuse)
 
 

@@ -7,7 +7,6 @@ The assertions hold on a busy machine, too: intervals may be wide, but they cont
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,10 +15,6 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "verdicts"
 SPARE = 1.05
-
-pytestmark = pytest.mark.skipif(
-    not hasattr(os, "sched_setaffinity"), reason="processes are pinned to cores on Linux only"
-)
 
 
 def on_a_core(load: str, work: str) -> dict:

@@ -35,3 +35,4 @@ def test_cached_batches_stay_pinned(hook):
         hooks.serve_cached(True)
         if number == 20:
             break
+    assert number == 20, "more than the loader's own 16"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from bare_runs import run_bare
-from safetensors.torch import load_file, save_file
+from safetensors import torch as safetensors
 from tiny_tuner import Tuner
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 
@@ -543,8 +543,8 @@ def test_channels_last_leaves_what_the_job_keeps_of_its_weights_and_evaluates(
                 optimizer.step()
         assert torch.equal(alias["weight"], kept.weight), "its checkpoints follow the training"
         assert not free.weight.is_contiguous(), "the setting holds"
-        save_file(free.state_dict(), tmp_path / "weights")
-        assert torch.equal(load_file(tmp_path / "weights")["weight"], free.weight)
+        safetensors.save_file(free.state_dict(), tmp_path / "weights")
+        assert torch.equal(safetensors.load_file(tmp_path / "weights")["weight"], free.weight)
         free.eval()
         free(torch.randn(2, 3, 8, 8)).view(-1)
     finally:

@@ -38,7 +38,7 @@ from torch.utils.data import (
 )
 
 from autotune_trials.agent.core.events import Listener
-from autotune_trials.agent.dataloader.datasets import workers_copy
+from autotune_trials.agent.dataloader.workers_copy import workers_copy
 
 pytestmark = pytest.mark.usefixtures("no_workers_left")
 

@@ -29,8 +29,8 @@ from loader_kit import (
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from autotune_trials.agent.dataloader import reader_meter
-from autotune_trials.agent.dataloader.datasets import shards
 from autotune_trials.agent.dataloader.worker_ends import was_killed
+from autotune_trials.agent.dataloader.worker_safety import shards
 
 pytestmark = pytest.mark.usefixtures("no_workers_left")
 

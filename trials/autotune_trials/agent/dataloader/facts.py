@@ -1,19 +1,20 @@
-"""A DataLoader's settings, where it was built, and whether an IterableDataset shards its data."""
+"""A DataLoader's settings, and the facts about it that the tuner decides from."""
 
 from __future__ import annotations
 
-import ast
-import functools
-import os
-import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from autotune_spaces.domains import DEFAULT_PREFETCH
 from autotune_spaces.facts import LoaderFacts
-from autotune_trials.agent.dataloader.batch_seeds import start_method
-from autotune_trials.agent.dataloader.datasets import fixed_seeds, open_file, own_generator, shards
 from autotune_trials.agent.dataloader.index_stream import batches_in
+from autotune_trials.agent.dataloader.worker_safety import (
+    fixed_seeds,
+    open_file,
+    own_generator,
+    shards,
+    starts_anew,
+)
 from autotune_trials.agent.loop.batches import Weight
 
 NOTHING = Weight()
@@ -151,36 +152,3 @@ def _sampled(data: Any, loader: Any) -> tuple[int, ...]:
         return (len(loader.batch_sampler.sampler),)
     except Exception:  # a sampler without len()
         return ()
-
-
-def starts_anew(context: Any) -> str:
-    """Why worker processes would run the job's script from the top; "" if they would not.
-
-    Forked workers continue from where they are. Others first import the script, as ``__mp_main__``,
-    and run everything outside ``if __name__ == "__main__":``. A script without that guard fails, or
-    trains once more in every worker.
-    """
-    method = start_method(context)
-    script = getattr(sys.modules.get("__main__"), "__file__", None)
-    if method == "fork" or not script or _guarded(script):
-        return ""
-    return (
-        f'the multiprocessing start method is "{method}", and {os.path.basename(script)} has no'
-        ' `if __name__ == "__main__":` guard'
-    )
-
-
-@functools.cache
-def _guarded(script: str) -> bool:
-    """Whether ``script`` tests ``__name__`` at top level; also True if it cannot be read."""
-    try:
-        with open(script, encoding="utf-8") as file:
-            tree = ast.parse(file.read())
-    except (OSError, SyntaxError, ValueError):
-        return True
-    tests = (node.test for node in tree.body if isinstance(node, ast.If))
-    return any(
-        isinstance(part, ast.Name) and part.id == "__name__"
-        for test in tests
-        for part in ast.walk(test)
-    )

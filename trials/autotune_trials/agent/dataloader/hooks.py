@@ -23,7 +23,6 @@ from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.events import Events
 from autotune_trials.agent.core.loop_state import LoopState
 from autotune_trials.agent.dataloader.control import TrainingLoaderControl
-from autotune_trials.agent.dataloader.datasets import fixed_seeds, open_file, own_generator, shards
 from autotune_trials.agent.dataloader.facts import (
     Settings,
     describe,
@@ -31,12 +30,18 @@ from autotune_trials.agent.dataloader.facts import (
     is_iterable,
     own_batch_size,
     rebatches,
-    starts_anew,
 )
 from autotune_trials.agent.dataloader.reader_meter import ReaderMeter, Spent
 from autotune_trials.agent.dataloader.tracked import IteratorMark, TrackedLoader
 from autotune_trials.agent.dataloader.tracked_loaders import TrackedLoaders
 from autotune_trials.agent.dataloader.worker_ends import end_workers
+from autotune_trials.agent.dataloader.worker_safety import (
+    fixed_seeds,
+    open_file,
+    own_generator,
+    shards,
+    starts_anew,
+)
 from autotune_trials.agent.facts.construction import BuiltAt
 from autotune_trials.agent.patches.patch_set import PatchSet
 from autotune_trials.protocol.messages import LOADER_SETTINGS, SessionConfig, SessionMode

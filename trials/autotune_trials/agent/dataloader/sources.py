@@ -6,9 +6,9 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.dataloader.batch_seeds import SeededFetcher
-from autotune_trials.agent.dataloader.datasets import workers_copy
 from autotune_trials.agent.dataloader.facts import Settings
 from autotune_trials.agent.dataloader.index_stream import IndexStream
+from autotune_trials.agent.dataloader.workers_copy import workers_copy
 
 if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.hooks import LoaderHooks

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from autotune_trials.agent.dataloader.batch_seeds import mixed_seed
-from autotune_trials.agent.dataloader.datasets import workers_copy
 from autotune_trials.agent.dataloader.facts import Settings, own_batch_size, rebatches
 from autotune_trials.agent.dataloader.worker_ends import end_workers
+from autotune_trials.agent.dataloader.workers_copy import workers_copy
 from autotune_trials.agent.facts.construction import BuiltAt
 from autotune_trials.agent.loop.batches import Weight
 

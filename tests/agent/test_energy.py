@@ -154,14 +154,14 @@ class Gpu:
         monkeypatch.setattr(windows_of, "forget_peak", lambda *_: None)
         monkeypatch.setattr(windows_of, "peak_gib", lambda *_: 0.0)
         device = SimpleNamespace(type="cuda", index=0)
-        loaders = SimpleNamespace(
+        source = SimpleNamespace(
             reader_spent=Spent,
             batches_drawn=lambda: (1, 0),
             settings_in_force=lambda: None,
             epoch_iterations=lambda: None,
         )
         self.recorder = windows_of.WindowRecorder(
-            torch, device, loaders, self.finish, keep_interrupted=True, energy=EnergyMeter(device)
+            torch, device, source, self.finish, keep_interrupted=True, energy=EnergyMeter(device)
         )
 
     def pass_time(self, seconds: float, watts: float = 300.0) -> None:

@@ -206,7 +206,7 @@ def test_groups_that_two_optimizers_share_are_scaled_once() -> None:
     """An optimizer that wraps another, as for SAM."""
     inner = built(torch.optim.SGD, torch.float32)
     outer = SimpleNamespace(param_groups=inner.param_groups)
-    loaders = SimpleNamespace(fits_batch_size=lambda: True)
+    loaders = SimpleNamespace(control=SimpleNamespace(fits_batch_size=lambda: True))
     live: Any = SimpleNamespace(torch=torch, loaders=loaders, events=Events())
     rates = LrFactor(live)
     rates.set(2.0)

@@ -69,7 +69,9 @@ def state() -> dict[str, Any]:
     groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
     return {
         **seen,
-        "overrides": {k: v for k, v in agent.loaders.overrides.items() if v != own_loader.get(k)},
+        "overrides": {
+            k: v for k, v in agent.loaders.overrides.values.items() if v != own_loader.get(k)
+        },
         "strides": [p.stride() for p in model.parameters()],
         "groups": groups,
         "threads": torch.get_num_threads(),

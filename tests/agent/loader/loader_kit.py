@@ -143,7 +143,7 @@ def train(hooks, loader, switches=None, seen=None, limit=None):
     seen = [] if seen is None else seen
     for number, batch in enumerate(loader):
         seen.append(batch.tolist() if isinstance(batch, torch.Tensor) else batch)
-        hooks.credit_backward()
+        hooks.choice.credit_backward()
         hooks.loop_state.iterations += 1
         if switches and number in switches:
             hooks.training.set(**switches[number])

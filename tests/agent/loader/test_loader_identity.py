@@ -146,7 +146,7 @@ def test_credited_and_reverted_loader_is_bit_identical(hook, name):
     torch.manual_seed(7)
     random.seed(7)
     loader = LOADERS[name](2)
-    hooks.selected = hooks.tracked(loader).key
+    hooks.overrides.selected = hooks.tracked(loader).key
     hooks.control.set(num_workers=0)
     hooks.control.set(num_workers=None)
     assert same(bare, seen(loader))
@@ -184,7 +184,7 @@ def test_more_workers_keep_the_order_of_every_epoch(hook, name, change):
     torch.manual_seed(7)
     random.seed(7)
     loader = kinds[name]()
-    hooks.selected = hooks.tracked(loader).key
+    hooks.overrides.selected = hooks.tracked(loader).key
     hooks.control.set(**change)
     assert same(bare, order(loader))
     assert not heard.faults

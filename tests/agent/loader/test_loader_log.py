@@ -45,8 +45,8 @@ def test_reports_that_fail(hooks: LoaderHooks, said: Callable[[], str]) -> None:
     try:
         raise ValueError("of ours")
     except ValueError:
-        hooks.fault("somewhere")
-    hooks._refusal("num_workers=2", "why")
+        hooks.reports.fault("somewhere")
+    hooks.reports.refusal("num_workers=2", "why")
     assert "somewhere, reporting" in said() and "reporting a refusal" in said()
 
 
@@ -66,7 +66,7 @@ def test_trouble_with_an_iterator_or_a_fetcher(
     hooks = install(data, Events(), config, LoopState(), lambda *fault: faults.append(fault), fails)
     try:
         monkeypatch.setattr(hooks, "tracked", fails)
-        monkeypatch.setattr(hooks, "metering", object())  # has no methods
+        monkeypatch.setattr(hooks.meters, "attaching", object())  # has no methods
         assert [int(batch) for batch in DataLoader(range(3), batch_size=1)] == [0, 1, 2]
     finally:
         hooks.uninstall()

@@ -16,7 +16,7 @@ def test_pinning_is_switched_under_the_loop(hook, workers):
     for number, batch in enumerate(DataLoader(Numbers(64), batch_size=4, num_workers=workers)):
         seen += batch.tolist()
         pinned.append(batch.is_pinned())
-        hooks.credit_backward()
+        hooks.choice.credit_backward()
         if number in (3, 7):
             hooks.training.set(pin_memory=True if number == 3 else None)
     assert seen == list(range(64)) and not heard.faults
@@ -25,14 +25,14 @@ def test_pinning_is_switched_under_the_loop(hook, workers):
 
 def test_cached_batches_stay_pinned(hook):
     hooks, _ = hook()
-    hooks.set_stretch(True)
+    hooks.serving.set_stretch(True)
     for number, batch in enumerate(
         DataLoader(Numbers(64), batch_size=4, num_workers=1, pin_memory=True)
     ):
         assert batch.is_pinned() and batch.device.type == "cpu"
-        hooks.credit_backward()
+        hooks.choice.credit_backward()
         hooks.loop_state.iterations += 1
-        hooks.serve_cached(True)
+        hooks.serving.serve_cached(True)
         if number == 20:
             break
     assert number == 20, "more than the loader's own 16"

@@ -87,7 +87,7 @@ def test_settings_are_really_in_force(hook):
     hooks, _ = hook()
     iterator = iter(DataLoader(Numbers(400), batch_size=4, num_workers=1))
     next(iterator)
-    hooks.credit_backward()
+    hooks.choice.credit_backward()
     for change, alive, depth in [
         ({"num_workers": 3}, 3, 6),
         ({"prefetch_factor": 4}, 3, 12),
@@ -98,8 +98,8 @@ def test_settings_are_really_in_force(hook):
         hooks.training.set(**change)
         next(iterator)
         assert len(workers()) == alive
-        assert hooks.queue_depth() == depth
-        assert hooks.last_rebuild_s > 0
+        assert hooks.training_source.queue_depth() == depth
+        assert hooks.serving.last_rebuild_s > 0
     before = {process.pid for process in workers()}
     hooks.training.set(num_workers=1)  # the job's own value: nothing is rebuilt
     next(iterator)
@@ -161,7 +161,7 @@ def test_order_of_every_sampler_survives_switching(hook, name):
     hooks, heard = hook()
 
     def switch(epoch, number):
-        hooks.credit_backward()
+        hooks.choice.credit_backward()
         if number == 1:
             hooks.training.set(num_workers=epoch % 2 + 1)
         if number == 3:
@@ -179,8 +179,8 @@ def test_batch_sampler_of_the_job_keeps_its_batches(hook):
     batches = [[1, 2, 3], [4], [5, 6], [7, 8, 9, 10], [11], [12, 13], [14, 15]]
     loader = DataLoader(Numbers(), batch_sampler=batches)
     assert train(hooks, loader, {1: {"num_workers": 2}, 4: {"num_workers": 0}}) == batches
-    assert hooks.facts.custom_batch_sampler and hooks.facts.batch_size is None
-    assert hooks.facts.batch_sampler == "list"
+    assert hooks.choice.facts.custom_batch_sampler and hooks.choice.facts.batch_size is None
+    assert hooks.choice.facts.batch_sampler == "list"
     with pytest.raises(ValueError, match="own batch sampler"):
         hooks.training.set(batch_size=8)
 
@@ -194,9 +194,9 @@ def test_torchs_batch_sampler_given_by_hand_can_be_rebatched(hook):
     seen = train(hooks, loader, {1: {"batch_size": 10}})
     assert [len(batch) for batch in seen] == [4, 4, 10, 10, 2] and flat(seen) == list(range(30))
     assert (
-        hooks.facts.batch_size == 4
-        and not hooks.facts.custom_batch_sampler
-        and not hooks.facts.batch_sampler
+        hooks.choice.facts.batch_size == 4
+        and not hooks.choice.facts.custom_batch_sampler
+        and not hooks.choice.facts.batch_sampler
     )
 
 
@@ -216,7 +216,7 @@ def test_a_held_batch_size_leaves_the_one_that_the_job_set_meanwhile(hook):
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(40), batch_size=4)
     loader.batch_sampler.batch_size = 20
-    hooks.selected = hooks.tracked(loader).key
+    hooks.overrides.selected = hooks.tracked(loader).key
     hooks.training.set(batch_size=10)
     assert len(loader) == 4 and [len(batch) for batch in loader] == [10] * 4
     hooks.uninstall()
@@ -250,7 +250,7 @@ def test_infinite_loader_that_overrides_iter(hook):
         assert flat(train(hooks, loader, {1: {"num_workers": 2}, 3: {"num_workers": 0}})) == list(
             range(20)
         )
-    assert hooks.facts.custom_batch_sampler and hooks.facts.length == 5
+    assert hooks.choice.facts.custom_batch_sampler and hooks.choice.facts.length == 5
     del loader.iterator
 
 
@@ -264,7 +264,7 @@ def test_a_loader_that_shows_torch_another_dataset_than_the_job(hook, change):
     seen = train(hooks, loader)
     for _ in range(2):
         assert flat(train(hooks, loader, {1: change, 3: dict.fromkeys(change)})) == flat(seen)
-    hooks.stretch = True
+    hooks.serving.stretch = True
     assert flat(train(hooks, loader, {1: change}, limit=12))[:40] == list(range(40))
     assert not heard.faults and loader.dataset is loader._data
 
@@ -326,7 +326,7 @@ def test_after_an_error_the_iterator_goes_on_as_torchs_does(hook):
     hooks, _ = hook()
 
     def prepare(number):
-        hooks.credit_backward()
+        hooks.choice.credit_backward()
         if number == 6:
             hooks.training.set(num_workers=1)
 
@@ -396,7 +396,7 @@ def test_workers_that_cannot_use_cuda_leave_the_job_at_its_own_settings(hook, mo
 
 def test_the_first_batch_of_a_stretched_epoch_goes_back_too(hook):
     hooks, heard = hook()
-    hooks.set_stretch(True)
+    hooks.serving.set_stretch(True)
     loader = DataLoader(Starving(12, 1), batch_size=12)
     seen = train(hooks, loader, {0: {"num_workers": 1}}, limit=4)
     assert flat(seen) == list(range(12)) * 4 and len(heard.faults) == 1
@@ -465,7 +465,7 @@ def test_abandoned_iterator_ends_its_workers(hook, change):
 def test_persistent_workers_set_by_a_knob_live_from_epoch_to_epoch(hook):
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(24), batch_size=4)
-    hooks.selected = hooks.tracked(loader).key
+    hooks.overrides.selected = hooks.tracked(loader).key
     hooks.training.set(num_workers=2, persistent_workers=True)
     pids = []
     for _ in range(3):
@@ -483,7 +483,7 @@ def test_persistent_workers_set_by_a_knob_live_on_where_batches_are_counted(hook
     """
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(24), batch_size=4)
-    hooks.selected = hooks.tracked(loader).key
+    hooks.overrides.selected = hooks.tracked(loader).key
     hooks.training.set(num_workers=2, persistent_workers=True)
     pids, iterators = [], []
     for _ in range(3):
@@ -501,7 +501,7 @@ def test_persistent_workers_set_by_a_knob_live_on_where_batches_are_counted(hook
 def test_persistent_workers_of_the_job_end_with_each_epoch_if_a_knob_says_so(hook):
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(24), batch_size=4, num_workers=2, persistent_workers=True)
-    hooks.selected = hooks.tracked(loader).key
+    hooks.overrides.selected = hooks.tracked(loader).key
     hooks.training.set(persistent_workers=False)
     for _ in range(2):
         assert flat(train(hooks, loader)) == list(range(24))
@@ -535,7 +535,7 @@ def test_dataset_changed_between_epochs_is_seen_by_workers_a_knob_keeps(hook, ne
     dataset = Subset(table, range(12)) if nested else table
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(dataset, batch_size=4)
-    hooks.selected = hooks.tracked(loader).key
+    hooks.overrides.selected = hooks.tracked(loader).key
     hooks.training.set(num_workers=1, persistent_workers=True)
     changes = [
         lambda: setattr(table, "scale", 10),
@@ -573,7 +573,7 @@ def test_functions_changed_between_epochs_are_seen_by_workers_a_knob_keeps(hook)
     factor, resize = 4, Resize()
     loader = DataLoader(Numbers(12), batch_size=4, collate_fn=resize)
     hooks, _ = hook(mode="fixed")
-    hooks.selected = hooks.tracked(loader).key
+    hooks.overrides.selected = hooks.tracked(loader).key
     hooks.training.set(num_workers=1, persistent_workers=True)
 
     def rows():
@@ -607,7 +607,7 @@ def test_loader_dropped_while_iterated(hook):
         seen = []
         for batch in DataLoader(Numbers(24), batch_size=4):
             seen += batch.tolist()
-            hooks.credit_backward()
+            hooks.choice.credit_backward()
             hooks.training.set(num_workers=len(seen) % 3)
         assert seen == list(range(24))
 
@@ -617,9 +617,9 @@ def test_next_of_a_new_iterator_every_step(hook):
     loader = DataLoader(Numbers(24), batch_size=4)
     for step in range(6):
         assert next(iter(loader)).tolist() == [0, 1, 2, 3]
-        hooks.credit_backward()
+        hooks.choice.credit_backward()
         hooks.training.set(num_workers=step % 2)
-    assert hooks.facts.samples == 24
+    assert hooks.choice.facts.samples == 24
 
 
 # -- everything together
@@ -654,10 +654,10 @@ def test_thirty_random_switches_lose_and_repeat_nothing(hook, seed, shuffle):
     switches = 0
     for epoch in range(epochs):
         seen: list[int] = []
-        size, ordered = 8, hooks.overrides.get("in_order") is not False
+        size, ordered = 8, hooks.overrides.values.get("in_order") is not False
         for batch in loader:
             seen += batch.tolist()
-            hooks.credit_backward()
+            hooks.choice.credit_backward()
             if choose.random() < 0.35 and switches < 30:
                 switches += 1
                 hooks.training.set(
@@ -672,8 +672,8 @@ def test_thirty_random_switches_lose_and_repeat_nothing(hook, seed, shuffle):
                         ]
                     )
                 )
-            ordered = ordered and hooks.overrides.get("in_order") is not False
-            size = hooks.overrides.get("batch_size", 8)
+            ordered = ordered and hooks.overrides.values.get("in_order") is not False
+            size = hooks.overrides.values.get("batch_size", 8)
         dropped = length - len(seen)
         assert len(set(seen)) == len(seen)
         assert 0 <= dropped < max(size, 13) if own.get("drop_last") else dropped == 0
@@ -695,7 +695,7 @@ def test_augmentation_is_not_repeated_by_a_rebuilt_source(hook):
         DataLoader(Augmented(120), batch_size=4, num_workers=1)
     ):
         noise += (values - index[:, None]).flatten().tolist()
-        hooks.credit_backward()
+        hooks.choice.credit_backward()
         hooks.training.set(num_workers=1 + number % 2)
     assert len({round(value, 4) for value in noise}) > 0.9 * len(noise)
 

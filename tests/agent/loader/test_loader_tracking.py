@@ -60,10 +60,10 @@ def test_the_loader_followed_by_backward_trains(hook):
     site = line() - 1
     validation = DataLoader(Numbers(12), batch_size=4)
     list(validation)  # e.g. a sanity check before training
-    assert hooks.training is None and hooks.facts is None
+    assert hooks.training is None and hooks.choice.facts is None
     train(hooks, training)
     list(validation)
-    facts = hooks.facts
+    facts = hooks.choice.facts
     assert (facts.site, facts.key) == (
         f"test_loader_tracking.py:{site}",
         f"test_loader_tracking.py:{site}#0",
@@ -94,8 +94,8 @@ def test_a_batch_fetched_before_an_evaluation_does_not_change_the_training_loade
         seen += next(iterator).tolist()
         if step and step % 3 == 0:
             list(validation)
-        hooks.credit_backward()
-        assert hooks.facts.samples == 40
+        hooks.choice.credit_backward()
+        assert hooks.choice.facts.samples == 40
         hooks.training.set(num_workers=step % 2)
     assert seen == list(range(40))
 
@@ -107,12 +107,12 @@ def test_training_that_moves_to_another_loader_is_followed(hook):
     hooks.training.set(num_workers=1)
     iterator = iter(training)
     for _ in range(3):
-        assert hooks.facts.samples == 8
+        assert hooks.choice.facts.samples == 8
         next(iterator)
-        hooks.credit_backward()
-    assert hooks.facts.samples == 400 and hooks.queue_depth() == 0
+        hooks.choice.credit_backward()
+    assert hooks.choice.facts.samples == 400 and hooks.training_source.queue_depth() == 0
     next(iterator)
-    assert hooks.queue_depth() == 2 and len(workers()) == 1
+    assert hooks.training_source.queue_depth() == 2 and len(workers()) == 1
 
 
 def test_several_backwards_a_batch_count_once(hook):
@@ -121,8 +121,8 @@ def test_several_backwards_a_batch_count_once(hook):
     train(hooks, first)
     next(iter(second))
     for _ in range(20):
-        hooks.credit_backward()
-    assert hooks.facts.samples == 40
+        hooks.choice.credit_backward()
+    assert hooks.choice.facts.samples == 40
 
 
 def test_loader_built_anew_every_epoch_is_one_family(hook):
@@ -134,8 +134,8 @@ def test_loader_built_anew_every_epoch_is_one_family(hook):
         iterator = iter(loader)
         next(iterator)
         assert len(workers()) == (1 if epoch else 0)  # settings apply from its first batch
-        hooks.credit_backward()
-        keys.add(hooks.facts.key)
+        hooks.choice.credit_backward()
+        keys.add(hooks.choice.facts.key)
         hooks.training.set(num_workers=1)
         train(hooks, iterator)
         list(validation)
@@ -152,7 +152,7 @@ def test_a_loader_built_around_a_held_batch_sampler_is_of_the_same_family(hook):
     hooks, _ = hook(mode="fixed")
     loader = DataLoader(Numbers(40), batch_size=4)
     first = hooks.tracked(loader)
-    hooks.selected = first.key
+    hooks.overrides.selected = first.key
     hooks.training.set(batch_size=8, num_workers=1)
     state = hooks.tracked(DataLoader(Numbers(40), batch_sampler=loader.batch_sampler))
     assert (state.key, state.batch_size) == (first.key, 4)
@@ -162,7 +162,7 @@ def test_loaders_of_one_site_are_told_apart(hook):
     hooks, _ = hook()
     training, validation = make("train"), make("validation")
     train(hooks, training)
-    assert hooks.facts.key.endswith("#0")
+    assert hooks.choice.facts.key.endswith("#0")
     hooks.training.set(num_workers=1)
     next(iter(validation))
     assert workers() == []
@@ -173,7 +173,9 @@ def test_looking_for_cycles_in_a_job_of_many_loaders_comes_to_an_end(hook, monke
     looks, look = [], gc.get_referrers
     monkeypatch.setattr(gc, "get_referrers", lambda *held: looks.append(held) or look(*held))
     for most_s, expected in ((60.0, 8), (0.0, 1)):
-        monkeypatch.setattr("autotune_trials.agent.dataloader.hooks.MOST_LOOKING_S", most_s)
+        monkeypatch.setattr(
+            "autotune_trials.agent.dataloader.training_choice.MOST_LOOKING_S", most_s
+        )
         hooks, _ = hook()
         loaders = [DataLoader(Numbers(length), batch_size=4) for length in range(4, 12)]
         for loader in 2 * loaders:
@@ -192,7 +194,7 @@ def test_site_of_a_subclass_is_where_the_job_builds_it(hook):
     loader = Own(Numbers(8), batch_size=4)
     site = line() - 1
     train(hooks, loader)
-    assert hooks.facts.site == f"test_loader_tracking.py:{site}"
+    assert hooks.choice.facts.site == f"test_loader_tracking.py:{site}"
 
 
 def test_signature_for_frameworks_that_build_loaders_anew(hook):
@@ -220,9 +222,9 @@ def test_settings_wait_for_the_loader_of_the_key(hook):
     assert len(workers()) == 1
     assert [len(batch) for batch in iterator] == [10] * 4
     train(hooks, training)
-    facts = hooks.facts
+    facts = hooks.choice.facts
     assert (facts.batch_size, facts.num_workers, facts.length) == (4, 0, 10)  # the job's own
-    assert hooks.epoch_iterations() == 4
+    assert hooks.training_source.epoch_iterations() == 4
     hooks.uninstall()
     assert (len(training), training.batch_size) == (10, 4)
     assert [len(batch) for batch in training] == [4] * 10
@@ -249,15 +251,15 @@ def test_settings_without_a_known_key_go_to_the_first_loader_that_trains(hook, k
 
 def test_stretched_epoch_goes_on_and_ends_when_told(hook):
     hooks, heard = hook()
-    hooks.set_stretch(True)
+    hooks.serving.set_stretch(True)
     loader = DataLoader(Numbers(12), batch_size=4, num_workers=1)
     seen = []
     for number, batch in enumerate(loader):
         seen += batch.tolist()
-        hooks.credit_backward()
+        hooks.choice.credit_backward()
         hooks.loop_state.iterations += 1
         if number == 10:
-            hooks.set_stretch(False)
+            hooks.serving.set_stretch(False)
     assert seen == list(range(12)) * 4
     turnovers = [turnover for *_, turnover in heard.batches]
     assert [turnover is not None for turnover in turnovers] == [False] * 3 + [
@@ -271,7 +273,7 @@ def test_stretched_epoch_goes_on_and_ends_when_told(hook):
 
 def test_stretching_leaves_evaluation_alone_even_over_the_training_loader(hook):
     hooks, _ = hook()
-    hooks.set_stretch(True)
+    hooks.serving.set_stretch(True)
     training = DataLoader(Numbers(12), batch_size=4)
     train(hooks, training, limit=20)
     assert len(list(training)) == 3
@@ -283,18 +285,18 @@ def test_a_pass_without_a_step_ends(hook):
     gradients.
     """
     hooks, _ = hook()
-    hooks.set_stretch(True)
+    hooks.serving.set_stretch(True)
     loader = DataLoader(Numbers(40), batch_size=4)
     for cached in (False, True, True):
-        hooks.serve_cached(cached)
+        hooks.serving.serve_cached(cached)
         iterator = iter(loader)
         for seen, _ in enumerate(iterator, 1):
-            hooks.credit_backward()
+            hooks.choice.credit_backward()
             assert seen <= 10
         hooks.loop_state.iterations += 1
-        assert hooks.withheld is cached
+        assert hooks.serving.withheld is cached
     train(hooks, loader, limit=30)
-    assert not hooks.withheld
+    assert not hooks.serving.withheld
 
 
 def test_stretched_source_that_cannot_begin_again_ends(hook):
@@ -305,7 +307,7 @@ def test_stretched_source_that_cannot_begin_again_ends(hook):
             return self.left
 
     hooks, _ = hook()
-    hooks.set_stretch(True)
+    hooks.serving.set_stretch(True)
     assert flat(train(hooks, DataLoader(Once(), batch_size=4))) == list(range(12))
 
 
@@ -329,11 +331,11 @@ def test_turnover_between_epochs_leaves_out_what_the_job_does_there(hook):
 def test_epoch_iterations_follow_the_settings(hook):
     hooks, _ = hook()
     train(hooks, loader := DataLoader(Numbers(45), batch_size=4, drop_last=True))
-    assert hooks.epoch_iterations() == 11
+    assert hooks.training_source.epoch_iterations() == 11
     hooks.training.set(batch_size=10)
-    assert hooks.epoch_iterations() == 4
+    assert hooks.training_source.epoch_iterations() == 4
     hooks.training.set(batch_size=None, num_workers=1)
-    assert hooks.epoch_iterations() == len(loader) == 11
+    assert hooks.training_source.epoch_iterations() == len(loader) == 11
 
 
 # -- iterable datasets
@@ -391,7 +393,7 @@ def test_sharding_is_seen(hook, case):
     dataset, init, expected = SHARDING[case]
     hooks, _ = hook()
     train(hooks, DataLoader(dataset(), batch_size=4, worker_init_fn=init), limit=1)
-    facts = hooks.facts
+    facts = hooks.choice.facts
     assert facts.worker_sharding is expected and facts.iterable
 
 
@@ -399,21 +401,25 @@ def test_sharding_datapipes(hook):
     pipes = pytest.importorskip("torch.utils.data.datapipes.iter")
     hooks, _ = hook()
     train(hooks, DataLoader(pipes.IterableWrapper(range(8)).sharding_filter(), batch_size=4))
-    assert hooks.facts.worker_sharding
+    assert hooks.choice.facts.worker_sharding
 
 
 def test_iterable_dataset_is_switched(hook):
     hooks, heard = hook()
     loader = DataLoader(ShardedStream(80), batch_size=4)
     for number, _ in enumerate(loader):
-        hooks.credit_backward()
+        hooks.choice.credit_backward()
         hooks.training.set(num_workers=2 if number < 3 else 0)
         if number == 2:
             assert len(workers()) == 2
     assert sorted(flat(train(hooks, loader))) == list(range(80))
     hooks.training.set(num_workers=2)
     assert sorted(flat(train(hooks, loader))) == list(range(80))
-    assert hooks.facts.batch_size == 4 and hooks.facts.samples is None and not heard.faults
+    assert (
+        hooks.choice.facts.batch_size == 4
+        and hooks.choice.facts.samples is None
+        and not heard.faults
+    )
 
 
 @pytest.mark.parametrize("own", [0, 1])
@@ -422,8 +428,8 @@ def test_batch_size_of_an_iterable_dataset_changes_without_starting_it_again(hoo
     loader = DataLoader(SizedStream(80), batch_size=4, num_workers=own)
     seen = train(hooks, loader, {3: {"batch_size": 10}})
     assert flat(seen) == list(range(80)) and len(seen[8]) == 10
-    assert hooks.epoch_iterations() == 8
-    assert hooks.facts.length == 20
+    assert hooks.training_source.epoch_iterations() == 8
+    assert hooks.choice.facts.length == 20
     assert heard.batches[-2][1] == 10
 
 
@@ -455,7 +461,7 @@ def test_batches_whose_samples_cannot_be_counted(hook):
     )
     for batch in loader:
         assert batch.is_nested
-        hooks.credit_backward()
+        hooks.choice.credit_backward()
     assert [samples for _, samples, _, _ in heard.batches] == [3, 3] and not heard.faults
 
 
@@ -471,17 +477,17 @@ def test_pinning_an_iterable_dataset_without_workers_does_not_start_it_again(hoo
 
 def test_cached_batches_are_copies_of_a_few(hook):
     hooks, heard = hook()
-    hooks.set_stretch(True)
+    hooks.serving.set_stretch(True)
     served, real = [], []
     for number, batch in enumerate(DataLoader(Numbers(400), batch_size=4, num_workers=1)):
         (served if 5 <= number < 40 else real).append(batch.tolist())
-        hooks.credit_backward()
+        hooks.choice.credit_backward()
         hooks.loop_state.iterations += 1
         batch += 1000  # in-place changes by the job have no effect
         if number == 4:
-            hooks.serve_cached(True)
+            hooks.serving.serve_cached(True)
         if number == 39:
-            hooks.serve_cached(False)
+            hooks.serving.serve_cached(False)
         if number == 50:
             break
     assert len({tuple(batch) for batch in served}) == 8
@@ -495,7 +501,7 @@ def test_cached_batches_are_not_served_to_an_evaluation(hook):
     hooks, _ = hook()
     loader = DataLoader(Numbers(80), batch_size=4)
     train(hooks, loader, limit=2)
-    hooks.serve_cached(True)
+    hooks.serving.serve_cached(True)
     assert flat(batch.tolist() for batch in loader) == list(range(80))
 
 

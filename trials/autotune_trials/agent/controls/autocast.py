@@ -164,7 +164,7 @@ class AutocastControl(Control):
                 " overflow"
             )
         # when stopping, there may be no loaders: the agent may have failed to install
-        loader = None if live.state.stopped else live.loaders.training_loader
+        loader = None if live.state.stopped else live.loaders.choice.loader
         # one that is read by another thread asks for batches at any time
         at_batch = loader is not None and not loader.read_aside
         dtype = None if value is None else getattr(self.torch, value)

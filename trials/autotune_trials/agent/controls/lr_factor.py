@@ -32,7 +32,7 @@ class LrFactor(Control):
     def step_started(self, optimizer: Any) -> None:
         self._restore(id(optimizer))
         # a later stage of the job may train on a loader whose batch size is not changed
-        if not self.live.loaders.fits_batch_size():
+        if not self.live.loaders.control.fits_batch_size():
             return
         # an optimizer that wraps another (SAM, Lookahead) shares its groups
         scaled = {id(group) for own in self._own.values() for group, _ in own}

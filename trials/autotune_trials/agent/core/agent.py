@@ -1,7 +1,7 @@
 """The agent of one process: its parts, its channel to the tuner, and how it steps aside.
 
     patches ─▶ TrainingLoop ─▶ Events ─▶ FirstTimes · IterationMeter · SiteRecorder · LossSelection
-                                         · TrainingCredit · Probe · controls … · Mode
+                                         · TrainingLoaderChoice · Probe · controls … · Mode
 
 The parts are put together here, and each owns its state. A failure stops the agent, not the job:
 :meth:`Agent.fail`.
@@ -27,7 +27,6 @@ from autotune_trials.agent.core.mode import Mode
 from autotune_trials.agent.core.record_mode import RecordMode
 from autotune_trials.agent.core.training_loop import TrainingLoop
 from autotune_trials.agent.dataloader.hooks import LoaderHooks
-from autotune_trials.agent.dataloader.training_credit import TrainingCredit
 from autotune_trials.agent.facts.call_sites import SiteRecorder
 from autotune_trials.agent.facts.gradient_probe import Probe
 from autotune_trials.agent.facts.job_traits import JobTraits
@@ -94,7 +93,6 @@ class Agent:
         """Install hooks and listeners in the job. A failure leaves the job untouched."""
         try:
             self.loaders = install_loader(self)
-            self.credit = TrainingCredit(self.loaders)
             self._listen()
             install(self)
         except Exception:  # whatever it is, the job goes on without us
@@ -109,7 +107,7 @@ class Agent:
             listeners += [self.sites]
         if self.mode.measures:
             listeners += [self.losses, self.metrics]
-        listeners += [Transfers(self.live, self.sites), self.credit]
+        listeners += [Transfers(self.live, self.sites), self.loaders.choice]
         if self.probe.wanted:
             listeners += [self.probe]
         self.events.listen(*listeners, self.modules, self.mode)

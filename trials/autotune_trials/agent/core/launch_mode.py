@@ -98,8 +98,8 @@ class LaunchMode(Mode):
         agent.own_updates.end()
         for done in (agent.first_times, agent.modules):
             events.forget(done)
-        if not (agent.loaders.overrides or events.batch_given):
-            events.forget(agent.credit)  # nothing needs to know which loader is trained on
+        if not (agent.loaders.overrides.values or events.batch_given):
+            events.forget(agent.loaders.choice)  # nothing needs to know which loader is trained on
         events.forget(self, *AWAKE)
         if not (events.module_called or events.evaluated):
             for entry in live.entries:
@@ -109,7 +109,7 @@ class LaunchMode(Mode):
             agent.patches.restore(optimizer.STEPS)
         if not (events.backward_started or events.backward_arguments or events.backward_ended):
             agent.patches.restore(backward.NAME)
-        if not (events.batch_requested or events.batch_given or agent.loaders.overrides):
+        if not (events.batch_requested or events.batch_given or agent.loaders.overrides.values):
             agent.loaders.uninstall()
         if not events.manual_step:
             api.receiver = None

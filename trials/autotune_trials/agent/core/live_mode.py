@@ -142,7 +142,7 @@ class LiveMode(Mode):
             self.report_progress()
         # a loader iterated together with others must end where it normally does: zip(…,
         # strict=True) checks that
-        agent.loaders.set_stretch(
+        agent.loaders.serving.set_stretch(
             agent.config.stretch
             and not self._waits_for_epoch_end
             and not agent.consumption.walks_together
@@ -214,14 +214,14 @@ class LiveMode(Mode):
         agent, block = self.agent, run.block
         self.stood_still(slowest_too=True)
         agent.knobs.take_failures()
-        agent.loaders.last_rebuild_s = 0.0
-        agent.loaders.cancel_drain()
+        agent.loaders.serving.last_rebuild_s = 0.0
+        agent.loaders.serving.cancel_drain()
         assert self._hello is not None
         if why := self._not_from_memory(block):  # on all ranks
             self._fail_block(run, f"knob: {why}")
             return False
         try:
-            agent.loaders.serve_cached(block.cached_batches)
+            agent.loaders.serving.serve_cached(block.cached_batches)
             if block.knobs and self._hello.job.own_compile:
                 self._allow_recompiles()
             agent.knobs.switch(block.knobs, self._hello)
@@ -234,7 +234,7 @@ class LiveMode(Mode):
         # since the last iteration ended; the workers did not pause
         paused_s = perf_counter() - agent.timer.clock.last_s
         run.settling = (Settling if self._alone else LockstepSettling)(
-            block, agent.loaders.queue_depth(), paused_s
+            block, agent.loaders.training_source.queue_depth(), paused_s
         )
         return True
 
@@ -245,7 +245,7 @@ class LiveMode(Mode):
                 "the job iterates over several DataLoaders together: serving only one of them from"
                 " memory would make it endless"
             )
-        if block.cached_batches and self.agent.loaders.cycled:
+        if block.cached_batches and self.agent.loaders.choice.cycled:
             return "the job keeps every batch of its DataLoader in memory itself"
         return ""
 
@@ -276,7 +276,7 @@ class LiveMode(Mode):
         """Restore the job's own settings. If that fails, the agent fails: see Agent.fail."""
         assert self._hello is not None
         self.agent.knobs.switch((), self._hello)
-        self.agent.loaders.serve_cached(False)
+        self.agent.loaders.serving.serve_cached(False)
         self._fallen_back = True
 
     def _go_on(self, run: Run, iteration: Iteration) -> None:
@@ -304,7 +304,7 @@ class LiveMode(Mode):
         else:
             agent.loss.end_step()
             window.add(iteration)
-        if self._alone and iteration.interrupted and agent.loaders.queue_depth():
+        if self._alone and iteration.interrupted and agent.loaders.training_source.queue_depth():
             self._drain(block)  # an evaluation has filled the queue
             run.pass_over = 1 + AFTER_DRAIN
         count = len(window.iterations)
@@ -323,7 +323,9 @@ class LiveMode(Mode):
         """
         block = run.block
         settings = (
-            self.agent.loaders.settings_in_force() if self._alone and block.rounds_seconds else None
+            self.agent.loaders.training_source.settings_in_force()
+            if self._alone and block.rounds_seconds
+            else None
         )
         if settings is None:
             return False
@@ -347,7 +349,7 @@ class LiveMode(Mode):
                 self.agent.timer.finish()
             settling.add(iteration.time_s)
         # the queue of a rebuilt loader is known only after its first batch
-        settling.queue = loaders.queue_depth()
+        settling.queue = loaders.training_source.queue_depth()
         if settling.drain_due():
             with self.agent.timer.own_time():
                 # before the drain, because batches pile up while the window is opened
@@ -356,7 +358,7 @@ class LiveMode(Mode):
             settling.drained()
         elif not interrupted and settling.done(run.spent_s):
             run.settle_s = run.spent_s
-            loaders.cancel_drain()
+            loaders.serving.cancel_drain()
             if run.opened is None:
                 with self.agent.timer.own_time():
                     run.opened = self.open_window(keep_interrupted=not self._alone)
@@ -374,7 +376,7 @@ class LiveMode(Mode):
         """Have the loader's queue discarded at the next batch."""
         # all ranks must discard the same
         limit_s = DRAIN_SHARE * block.max_seconds if self._alone else math.inf
-        self.agent.loaders.drain(limit_s)
+        self.agent.loaders.serving.drain(limit_s)
 
     def _compiled_graphs(self) -> int:
         return sum(entry.compiled_graphs() for entry in self.agent.live.entries)
@@ -394,7 +396,7 @@ class LiveMode(Mode):
         if run.error:
             self._report(run, error=run.error)
             return
-        if run.block.cached_batches and agent.loaders.withheld:
+        if run.block.cached_batches and agent.loaders.serving.withheld:
             self._fail_block(
                 run,
                 "the job steps only after a pass over its data: serving batches from memory would"
@@ -427,7 +429,7 @@ class LiveMode(Mode):
                 window=window,
                 settle_iterations=settling.count if settling is not None else 0,
                 settle_s=run.settle_s,
-                rebuild_s=self.agent.loaders.last_rebuild_s,
+                rebuild_s=self.agent.loaders.serving.last_rebuild_s,
                 no_effect=no_effect or {},
                 error=error,
                 settled=settling.settled if settling is not None else False,

@@ -61,7 +61,7 @@ class Mode(Listener):
         window = WindowRecorder(
             agent.torch,
             agent.live.cuda,
-            agent.loaders,
+            agent.loaders.training_source,
             agent.timer.finish,
             keep_interrupted=keep_interrupted,
             energy=EnergyMeter(agent.live.cuda, rank(agent.torch)) if agent.config.energy else None,

@@ -15,8 +15,8 @@ from autotune_trials.protocol.messages import PHASES, Window
 
 if TYPE_CHECKING:
     from autotune_trials.agent.core.iteration import Iteration
-    from autotune_trials.agent.dataloader.hooks import LoaderHooks
     from autotune_trials.agent.dataloader.reader_meter import Spent
+    from autotune_trials.agent.dataloader.training_source import TrainingSource
     from autotune_trials.measure.energy import EnergyMeter
 
 
@@ -36,14 +36,14 @@ class WindowRecorder:
         self,
         torch: Any,
         device: Any,
-        loaders: LoaderHooks,
+        source: TrainingSource,
         finish: Callable[[], None],
         keep_interrupted: bool,
         energy: EnergyMeter | None = None,
     ) -> None:
         self._torch = torch
         self._device = device
-        self._loaders = loaders
+        self._source = source
         self._finish = finish
         self._keep = keep_interrupted
         self._energy = energy
@@ -71,7 +71,7 @@ class WindowRecorder:
             self._finish()  # what the device still has to do belongs to no iteration of the window
         forget_peak(self._torch, self._device)
         self._start, self._limits = snapshot(), throttling.read(self._device)
-        self._read = self._loaders.reader_spent()
+        self._read = self._source.reader_spent()
         if self._energy is not None:
             self._energy.restart()
 
@@ -106,7 +106,7 @@ class WindowRecorder:
         if left_out:
             return False
         self.iterations.append(iteration)
-        self._drawn.append(self._loaders.batches_drawn())
+        self._drawn.append(self._source.batches_drawn())
         if self._energy is not None and self._device is not None:
             self._energy.go_by(len(self.iterations))
         return True
@@ -115,7 +115,7 @@ class WindowRecorder:
         self.iterations, self._turnovers, self._interruptions = [], [], 0
         self._spent = []
         self._turnovers_at, self._drawn = [], []
-        self._read = self._loaders.reader_spent()
+        self._read = self._source.reader_spent()
         if self._energy is not None:
             self._energy.restart()
             self._joules = []
@@ -136,7 +136,7 @@ class WindowRecorder:
         now = [(self._start, snapshot())] if self._start is not None else []
         load = between(*self._stretches, *now)
         each = {name: tuple(i.spent[n] for i in self.iterations) for n, name in enumerate(PHASES)}
-        settings, spent = self._loaders.settings_in_force(), self._loaders.reader_spent()
+        settings, spent = self._source.settings_in_force(), self._source.reader_spent()
         batches, unmade = self._batches_an_iteration(), [n for _, n in self._drawn]
         read = spent.since(self._read) if self._read is not None else spent
         used = [i.used for i in self.iterations]
@@ -178,7 +178,7 @@ class WindowRecorder:
         """Iterations per epoch: as many as the loader has batches for, or fewer if the job starts
         epochs earlier (a batch limit, an occasional new iterator).
         """
-        epoch, at = self._loaders.epoch_iterations(), sorted(set(self._turnovers_at))
+        epoch, at = self._source.epoch_iterations(), sorted(set(self._turnovers_at))
         own = None if epoch is None else -(-epoch // batches)
         if len(at) < 2:
             return own

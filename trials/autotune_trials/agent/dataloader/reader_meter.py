@@ -22,6 +22,8 @@ from collections.abc import Callable
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
+from autotune_trials.protocol.messages import SessionMode
+
 ROWS = 257  # the training process and workers 0 to 255; others are not timed
 QUICK_S = 1e-3  # a fetch below this …
 SKIPPED = 15  # … is followed by this many that are not timed
@@ -39,6 +41,36 @@ class Spent(NamedTuple):
 
     def since(self, before: Spent) -> Spent:
         return Spent(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+class ReaderMeters:
+    """The meters of all loaders, one for each family."""
+
+    def __init__(self, mode: SessionMode) -> None:
+        self._wanted = mode in (SessionMode.LIVE, SessionMode.PROFILE)
+        self._decoding = mode == SessionMode.PROFILE
+        self._meters: dict[str, ReaderMeter] = {}  # by family key
+        self.attaching: ReaderMeter | None = None  # for the fetcher of the source being built
+
+    def of(self, key: str) -> ReaderMeter | None:
+        """The meter for the fetches of the family ``key``; None if no one reads it, or there is no
+        memory for it.
+        """
+        if not self._wanted:
+            return None
+        try:
+            if key not in self._meters:
+                self._meters[key] = ReaderMeter(decoding=self._decoding)
+            return self._meters[key]
+        except OSError:
+            return None
+
+    def spent(self, key: str) -> Spent:
+        meter = self._meters.get(key)
+        return meter.spent() if meter is not None else Spent()
+
+    def close(self) -> None:
+        self._wanted = False
 
 
 class ReaderMeter:

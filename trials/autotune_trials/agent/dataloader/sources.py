@@ -42,11 +42,11 @@ class SourceBuilder:
         if private_seed:
             shadow.__dict__["generator"] = tracked.private_generator()
         stream.tracks = want.num_workers > 0 and not stream.iterable
-        hooks.metering = hooks.meter_of(tracked)
+        hooks.meters.attaching = hooks.meters.of(tracked.key)
         try:
             source = self._iterator_over(shadow, want)
         finally:
-            hooks.metering = None
+            hooks.meters.attaching = None
         if stream.seeds is not None and want.num_workers == 0:
             source._dataset_fetcher = SeededFetcher(source._dataset_fetcher, stream, hooks)
         source._autotune_settings = want

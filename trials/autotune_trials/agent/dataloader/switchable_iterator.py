@@ -52,7 +52,8 @@ class SwitchableIterator:
     """
 
     def __init__(self, hooks: LoaderHooks, tracked: TrackedLoader, loader: Any) -> None:
-        self._hooks = hooks
+        self._hooks, self._choice = hooks, hooks.choice
+        self._overrides, self._serving = hooks.overrides, hooks.serving
         self._tracked = tracked
         self.source: Any = None
         self.mark = IteratorMark(weakref.ref(self), tracked)
@@ -76,21 +77,22 @@ class SwitchableIterator:
     # -- one batch
 
     def __next__(self) -> Any:
-        hooks, tracked = self._hooks, self._tracked
-        if hooks.events.went_on and not hooks.loop_state.in_backward:
-            hooks.tell(hooks.events.went_on)
-        hooks.tell(hooks.events.batch_requested, tracked)
+        hooks, tracked, choice = self._hooks, self._tracked, self._choice
+        events, loop_state = hooks.events, hooks.loop_state
+        if events.went_on and not loop_state.in_backward:
+            hooks.tell(events.went_on)
+        hooks.tell(events.batch_requested, tracked)
         asked = clock()
-        hooks.loop_state.fetching = get_ident()
+        loop_state.fetching = get_ident()
         try:
-            if self._special or self._version != hooks.version:
+            if self._special or self._version != self._overrides.version:
                 return self._next_special(asked)
             batch = self._fetched()
             if batch is _END:
                 return self._turn(asked)
             wait_s = clock() - asked
-            tracked.mark = hooks.last = self.mark
-            hooks.given += 1
+            tracked.mark = choice.last = self.mark
+            choice.given += 1
             try:
                 given = GivenBatch(tracked, batch, self._samples(batch), wait_s)
                 for hear in hooks.events.batch_given:
@@ -99,7 +101,7 @@ class SwitchableIterator:
                 hooks.step_aside("DataLoader.__next__")
             return batch
         finally:  # the epoch's end and the job's own errors leave here, too
-            hooks.loop_state.fetching = 0
+            loop_state.fetching = 0
 
     def _fetched(self) -> Any:
         """The next batch of the source, or _END."""
@@ -116,7 +118,7 @@ class SwitchableIterator:
         """The batch requested at ``asked`` when it is the first of a source, a switch is due,
         or batches are cached.
         """
-        hooks, tracked = self._hooks, self._tracked
+        hooks, serving, tracked = self._hooks, self._serving, self._tracked
         if self._exhausted:
             raise StopIteration
         if self._ahead:
@@ -124,16 +126,16 @@ class SwitchableIterator:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if self._version != hooks.version:
+        if self._version != self._overrides.version:
             self._adjust()
         # the last attempt to build it raised the job's own error
         if self.source is None:
             self._build(self._own, private_seed=True)
-        if hooks.cached and self.credited and self._serves_kept():
-            hooks.withheld = False
+        if serving.cached and self.credited and self._serves_kept():
+            serving.withheld = False
             return self._give(*self._kept.next(), clock() - asked, None)
         try:
-            if hooks.to_drain:
+            if serving.to_drain:
                 self._drain()
             batch = self.source.__next__()
         except StopIteration:
@@ -146,37 +148,37 @@ class SwitchableIterator:
             return self._turn(asked)
         wait_s, turnover_s = clock() - asked, None
         if self._rebuilding_since is not None:
-            hooks.last_rebuild_s = clock() - self._rebuilding_since
+            serving.last_rebuild_s = clock() - self._rebuilding_since
             self._rebuilding_since = None
         if self._start_s is not None:
-            hooks.look_for_cycle(self, tracked)
+            hooks.own_s += self._choice.look_for_cycle(self, tracked)
             wait_s, self._start_s = wait_s + self._start_s, None
             before = tracked.epoch_before()
             if before is not None:
                 wait_s, turnover_s, before.end_s = 0.0, wait_s + before.end_s, 0.0
         samples = self._samples(batch)
-        if hooks.cached and self.credited:
+        if serving.cached and self.credited:
             self._kept.keep(batch, samples)
         if not tracked.batch.bytes:
             tracked.batch = weight_of(batch)
-        self._special = hooks.cached
+        self._special = serving.cached
         return self._give(batch, samples, wait_s, turnover_s)
 
     def _drain(self) -> None:
         """Discard the batches the workers have ready; a source that was just built has none."""
-        hooks = self._hooks
+        serving = self._serving
         if self._rebuilding_since is None and self._start_s is None:
-            while hooks.drains(self):
+            while serving.drains(self):
                 self.source.__next__()
                 self.stream.delivered(self.source, self.settings.in_order)
-                hooks.to_drain -= 1
-        if self is hooks._training_iterator():
-            hooks.cancel_drain()
+                serving.to_drain -= 1
+        if self is self._choice.iterator():
+            serving.cancel_drain()
 
     def _give(self, batch: Any, samples: float, wait_s: float, turnover_s: float | None) -> Any:
-        hooks = self._hooks
-        self._tracked.mark = hooks.last = self.mark
-        hooks.given += 1
+        hooks, choice = self._hooks, self._choice
+        self._tracked.mark = choice.last = self.mark
+        choice.given += 1
         given = GivenBatch(self._tracked, batch, samples, wait_s, turnover_s)
         hooks.tell(hooks.events.batch_given, given)
         return batch
@@ -185,7 +187,7 @@ class SwitchableIterator:
         """Fetch the next ``count`` batches now, to hand out later; fewer at the end of the
         epoch, none if settings are about to change.
         """
-        unchanged = self._version == self._hooks.version and not self._hooks.cached
+        unchanged = self._version == self._overrides.version and not self._serving.cached
         if not self._exhausted and self.source is not None and unchanged:
             self._special = True
             while len(self._ahead) < count and self._failure is None:
@@ -233,10 +235,10 @@ class SwitchableIterator:
         self._ahead.clear()
         self.template = template = shadow_of(data, loader)
         self._own = Settings.of(template)
-        self._version = hooks.version
+        self._version = self._overrides.version
         # also covers a subclass that sets its own sampler after construction
         tracked.note_batch_size(template)
-        want, size = hooks.wanted(tracked, self._own, template)
+        want, size = self._overrides.wanted(tracked, self._own, template)
         if new:
             self.stream = IndexStream(
                 template._index_sampler,
@@ -294,11 +296,11 @@ class SwitchableIterator:
 
     def _turn(self, asked: float) -> Any:
         """The source has ended: end the job's epoch, or stretch it by restarting the source."""
-        hooks, tracked = self._hooks, self._tracked
+        hooks, serving, tracked = self._hooks, self._serving, self._tracked
         hooks.tell(hooks.events.epoch_ended, tracked)
         stepped, self._iterations_before = self._stepped(), hooks.loop_state.iterations
-        hooks.withheld = hooks.withheld or (hooks.cached and self.credited and not stepped)
-        if hooks.stretch and stepped and self.credited and tracked is hooks.training_loader:
+        serving.withheld = serving.withheld or (serving.cached and self.credited and not stepped)
+        if serving.stretch and stepped and self.credited and tracked.training:
             persistent = self._own.persistent_workers and self._own.num_workers > 0
             tracked.passes += 1
             starts = 2 if self._own.num_workers and not persistent else 1
@@ -322,12 +324,12 @@ class SwitchableIterator:
 
     def _adjust(self) -> None:
         """Switch the source to the settings wanted now."""
-        hooks, stream = self._hooks, self.stream
-        self._version = hooks.version
-        if not hooks.cached:
+        overrides, serving, stream = self._overrides, self._serving, self.stream
+        self._version = overrides.version
+        if not serving.cached:
             self._kept.clear()
-        self._special = hooks.cached or self._start_s is not None
-        want, size = hooks.wanted(self._tracked, self._own, self.template)
+        self._special = serving.cached or self._start_s is not None
+        want, size = overrides.wanted(self._tracked, self._own, self.template)
         if want == self.settings and size == stream.size:
             return
         began, self._special = clock(), True
@@ -339,10 +341,10 @@ class SwitchableIterator:
             self._sources.pin_as(want, self.source)
             self.settings = want
             stream.size = size
-        elif stream.iterable and (hooks.held or hooks.closed):
+        elif stream.iterable and (overrides.held or overrides.closed):
             stream.size = size  # a new source would restart the dataset: at the next epoch
-            if want != self.settings and not hooks.closed:
-                hooks.wait_for_next_epoch(want)
+            if want != self.settings and not overrides.closed:
+                overrides.wait_for_next_epoch(want)
             return
         else:
             undelivered = [] if stream.iterable else stream.undelivered(self.source)
@@ -364,7 +366,7 @@ class SwitchableIterator:
         the error handler.
         """
         stream, want = self.stream, self.settings
-        self._hooks.refuse(self._tracked, want)  # while it can be seen how the workers ended
+        self._overrides.refuse(self._tracked, want)  # while it can be seen how the workers ended
         undelivered = (
             [] if stream.iterable else stream.undelivered_or_failed(self.source, want.in_order)
         )
@@ -388,7 +390,7 @@ class SwitchableIterator:
             end_half_started(error)
             self.stream.put_back(self.stream.handed())
             self.source = self._built(self._own, private_seed)
-            self._hooks.refuse(self._tracked, want)
+            self._overrides.refuse(self._tracked, want)
 
     def _built(self, want: Settings, private_seed: bool) -> Any:
         self.settings = want
@@ -404,8 +406,9 @@ class SwitchableIterator:
 
     def _park(self) -> None:
         """Leave workers that a knob made persistent to the loader's next iterator."""
-        self._hooks.left(self)
-        if self._kept_by_knob() and self._tracked.park(self.source, self):
+        self._hooks.training_source.left(self)
+        keep = self._kept_by_knob() and not self._overrides.closed
+        if keep and self._tracked.park(self.source, self):
             self.source = None
 
     def hand_over(self) -> Any:
@@ -418,7 +421,7 @@ class SwitchableIterator:
             return None
         if not self.settings.persistent_workers or self._process != os.getpid():
             return None
-        self._hooks.left(self)
+        self._hooks.training_source.left(self)
         self.source, self._exhausted, self._special = None, True, True
         return source
 
@@ -428,7 +431,7 @@ class SwitchableIterator:
             if self._process != os.getpid():
                 return
             hooks = self._hooks
-            if hooks.last is self.mark:
+            if self._choice.last is self.mark:
                 hooks.tell(hooks.events.iterator_dropped, self._tracked)
             if self.source is not None:
                 self._park()

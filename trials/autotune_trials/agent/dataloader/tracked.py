@@ -14,8 +14,8 @@ from autotune_trials.agent.facts.construction import BuiltAt
 from autotune_trials.agent.loop.batches import Weight
 
 if TYPE_CHECKING:
-    from autotune_trials.agent.dataloader.hooks import LoaderHooks
     from autotune_trials.agent.dataloader.switchable_iterator import SwitchableIterator
+    from autotune_trials.agent.dataloader.training_choice import TrainingLoaderChoice
 
 
 class IteratorMark(NamedTuple):
@@ -28,8 +28,10 @@ class IteratorMark(NamedTuple):
 class TrackedLoader:
     """What is known of one DataLoader. Keeps no reference that would keep the loader alive."""
 
-    def __init__(self, hooks: LoaderHooks, loader: Any, site: str, number: int) -> None:
-        self.hooks = hooks
+    def __init__(
+        self, data: Any, choice: TrainingLoaderChoice, loader: Any, site: str, number: int
+    ) -> None:
+        self._data, self._choice = data, choice
         # identity has no callback: torch returns the same object to all who ask, even for a dead
         # loader
         self.loader = self.identity = weakref.ref(loader)
@@ -53,19 +55,19 @@ class TrackedLoader:
 
     @property
     def training(self) -> bool:
-        return self.hooks.training_loader is self
+        return self._choice.loader is self
 
     @property
     def is_other(self) -> bool:
         """Whether another loader is known to be the one trained on; a loader rebuilt for every
         epoch counts as the same.
         """
-        known = self.hooks.training_loader
+        known = self._choice.loader
         return known is not None and known is not self and self.key != known.key
 
     def note_batch_size(self, loader: Any) -> None:
         """Note the job's own batch size, which it may change after it has built ``loader``."""
-        data = self.hooks.data
+        data = self._data
         if not self.holds_batch_size or not rebatches(data, loader):
             self.batch_size = own_batch_size(data, loader)
 
@@ -75,7 +77,7 @@ class TrackedLoader:
         """
         if self.passes > 1:
             return self
-        last = self.hooks.training_loader
+        last = self._choice.loader
         return last if last is not None and last is not self and last.key == self.key else None
 
     def ahead(self, count: int) -> list[Any]:
@@ -105,19 +107,19 @@ class TrackedLoader:
         others = [
             other for other in self.iterators if other is not iterator and other.source is not None
         ]
-        if self.idle is not None or others or self.loader() is None or self.hooks.closed:
+        if self.idle is not None or others or self.loader() is None:
             return False
         self.idle = source
         return True
 
     def draw_seed(self, template: Any) -> None:
         """Draw what torch's own iterator would draw here for its workers."""
-        torch = self.hooks.data.torch
+        torch = self._data.torch
         torch.empty((), dtype=torch.int64).random_(generator=template.generator)
 
     def private_generator(self) -> Any:
         self.rebuilds += 1
-        torch = self.hooks.data.torch
+        torch = self._data.torch
         # where torch will draw with it: the job may have set a default device
         device = torch.empty(()).device
         return torch.Generator(device).manual_seed(mixed_seed(self.seed, self.rebuilds))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.dataloader.facts import is_iterable
@@ -11,7 +11,7 @@ from autotune_trials.agent.dataloader.tracked import TrackedLoader
 from autotune_trials.agent.facts.construction import BuiltAt
 
 if TYPE_CHECKING:
-    from autotune_trials.agent.dataloader.hooks import LoaderHooks
+    from autotune_trials.agent.dataloader.training_choice import TrainingLoaderChoice
 
 
 class TrackedLoaders:
@@ -19,8 +19,9 @@ class TrackedLoaders:
     that of the first.
     """
 
-    def __init__(self, hooks: LoaderHooks) -> None:
-        self._hooks = hooks
+    def __init__(self, data: Any, dropped: Callable[[TrackedLoader, Any], None]) -> None:
+        """``dropped`` is called with a loader that the job has dropped, and its idle source."""
+        self._data, self._dropped = data, dropped
         self._tracked: dict[int, TrackedLoader] = {}  # by the loader's id
         self._built: dict[str, int] = {}  # by site
         self._families: dict[Any, str] = {}
@@ -32,14 +33,16 @@ class TrackedLoaders:
         tracked = self._tracked.get(id(loader))
         return tracked if tracked is not None and tracked.loader() is loader else None
 
-    def track(self, loader: Any, site: str, built_at: BuiltAt | None) -> TrackedLoader:
+    def track(
+        self, loader: Any, site: str, built_at: BuiltAt | None, choice: TrainingLoaderChoice
+    ) -> TrackedLoader:
         """Track ``loader``, which was built at ``site``, until the job drops it."""
-        data, origin = self._hooks.data, self._origin(loader)
+        data, origin = self._data, self._origin(loader)
         if origin is not None:
             site, built_at = origin.site, origin.built_at
         number = self._built.get(site, 0)
         self._built[site] = number + 1
-        tracked = TrackedLoader(self._hooks, loader, site, number)
+        tracked = TrackedLoader(data, choice, loader, site, number)
         tracked.built_at = built_at
         if origin is not None:  # its batch sampler may have another size by now
             tracked.batch_size = origin.batch_size
@@ -65,7 +68,7 @@ class TrackedLoaders:
             if known.get(identity) is tracked:
                 del known[identity]
             idle, tracked.idle = tracked.idle, None
-            self._hooks.end_dropped(tracked, idle)
+            self._dropped(tracked, idle)
 
         tracked.loader = weakref.ref(loader, forget)
         return tracked

@@ -220,7 +220,7 @@ class SiteRecorder(Listener):
         """The training loader; if a library (accelerate, Lightning) made it from one the job built,
         that one.
         """
-        state = agent.loaders.training_loader
+        state = agent.loaders.choice.loader
         mine = next(
             (b for b in self._loaders if state is not None and b.reference is state.identity), None
         )

@@ -80,7 +80,7 @@ def job_facts(agent: Agent) -> JobFacts:
     touched.
     """
     torch, live = agent.torch, agent.live
-    loader = agent.loaders.facts
+    loader = agent.loaders.choice.facts
     # dynamo may have compiled something although no knob requested it
     compiles = agent.traits.compiles or (not agent.knobs.held and dynamo_graphs() > 0)
     counted = agent.samples.counted and agent.state.iterations > 0
@@ -165,7 +165,7 @@ def fingerprint(agent: Agent) -> dict[str, Any]:
     live = agent.live
     modules = [m for e in live.entries for m in e.module.modules()]
     parameters = live.parameters()
-    loader = agent.loaders.facts
+    loader = agent.loaders.choice.facts
     return {
         "optimizers": [_settings(o) for o in live.optimizers],
         "trainable_parameters": sum(p.numel() for p in parameters if p.requires_grad),
@@ -200,7 +200,7 @@ def in_force(agent: Agent) -> dict[str, Any]:
     """
     live, region = agent.live, agent.live.get(AutocastControl).region
     return {
-        "loader": agent.loaders.source_in_force(),
+        "loader": agent.loaders.training_source.actual_settings(),
         "intra_op_threads": int(agent.torch.get_num_threads()),
         "optimizers": [implementation_of(o.param_groups) for o in live.optimizers],
         "autocast": "off" if region.dtype is None else _dtype(region),
@@ -211,7 +211,7 @@ def in_force(agent: Agent) -> dict[str, Any]:
 
 def _sampler(agent: Agent) -> str:
     """Class name of the training loader's sampler."""
-    state = agent.loaders.training_loader
+    state = agent.loaders.choice.loader
     loader = state.loader() if state is not None else None
     return type(loader.sampler).__name__ if loader is not None else ""
 

@@ -191,7 +191,7 @@ class IterationMeter(Listener):
         iteration.wall, iteration.spent = clock.cut()
         iteration.counted = clock.counted
         trained = self._consumption.take(interruptions)
-        if self.loaders.cycled:
+        if self.loaders.choice.cycled:
             # soon the job trains on batches that it has kept, whose samples no one sees
             trained = trained._replace(counted=False, first_fetched_ahead=0.0)
         self._samples.add(iteration, trained, samples)

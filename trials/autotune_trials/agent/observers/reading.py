@@ -19,6 +19,6 @@ class ReadingObserver(Observer):
         return {"fetching_s": spent.wall_s, "decoding_s": spent.decoding_s}
 
     def _spent(self) -> Spent:
-        hooks = self.agent.loaders
-        settings = hooks.settings_in_force()
-        return hooks.reader_spent() if settings is not None and settings.num_workers else Spent()
+        source = self.agent.loaders.training_source
+        settings = source.settings_in_force()
+        return source.reader_spent() if settings is not None and settings.num_workers else Spent()

@@ -41,10 +41,10 @@ class StandingObserver(Observer):
 
     def _loader(self) -> dict[str, Any]:
         hooks = self.agent.loaders
-        loader = hooks.training_loader
+        loader = hooks.choice.loader
         if loader is None:
             return {}
-        settings = hooks.settings_in_force()
+        settings = hooks.training_source.settings_in_force()
         return {
             "place": self._place(loader.built_at),
             **(settings._asdict() if settings is not None else {}),

@@ -53,7 +53,7 @@ def install(
                 hooks.track(self, site_of(spot), spot)
                 hooks.tell(hooks.events.loader_built, self, sys._getframe(1))
             except Exception:
-                hooks.fault("DataLoader.__init__")
+                hooks.reports.fault("DataLoader.__init__")
 
         __init__.__signature__ = inspect.signature(original)  # type: ignore[attr-defined]
         return __init__
@@ -68,7 +68,7 @@ def install(
                 trouble = traceback.format_exc()
             # an error of the job's own is raised again here, as the job would see it
             iterator = original(self)
-            hooks.fault("DataLoader._get_iterator", trouble)
+            hooks.reports.fault("DataLoader._get_iterator", trouble)
             return iterator
 
         return _get_iterator
@@ -77,9 +77,9 @@ def install(
         def create_fetcher(*args: Any, **kwargs: Any) -> Any:
             fetcher = original(*args, **kwargs)
             # a forked worker inherits the value it had when the source was built
-            if hooks.metering is not None:
+            if hooks.meters.attaching is not None:
                 try:
-                    hooks.metering.attach(fetcher, worker._worker_info)
+                    hooks.meters.attaching.attach(fetcher, worker._worker_info)
                 except Exception:  # a worker has no one else to report to
                     log.write_exception("create_fetcher")
             return fetcher

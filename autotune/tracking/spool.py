@@ -2,7 +2,6 @@
 
     <run>/tracking/spool.jsonl      one event per line, in the order things happened, with their time
     <run>/tracking/target.json      where it is meant to be sent
-    <run>/tracking/artifacts/       copies of files outside the run directory, which may be gone later
     <run>/tracking/sent-<id>.json   how far it was sent to one store (mlflow.py)
 
 Every event has its own key and time, so sending one again repeats it and adds nothing.
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune_trials.paths import append_whole, publish_copy
+from autotune_trials.paths import append_whole
 
 SPOOL_SCHEMA_VERSION = 1
 
@@ -33,7 +32,6 @@ class SpoolPaths:
         self.root = run_dir / "tracking"
         self.spool = self.root / "spool.jsonl"
         self.target = self.root / "target.json"
-        self.artifacts = self.root / "artifacts"
         self.lock = self.root / "send.lock"
 
     def cursor(self, uri: str, experiment: str) -> Path:
@@ -118,24 +116,12 @@ class Spool:
         return True
 
     def append_file(self, kind: str, key: str, path: Path, folder: str) -> bool:
-        """Record an artifact by its path.
-
-        A file outside the run directory is copied, because it may be gone later.
-        """
-        path = path.resolve()
-        content = hashlib.sha256(path.read_bytes()).hexdigest()
-        inside = path.is_relative_to(self.paths.run_dir.resolve())
-        if not inside:
-            copy = self.paths.artifacts / content[:16] / path.name
-            if not copy.exists():
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                publish_copy(path, copy)
-            path = copy.resolve()
+        """Record an artifact, a file in the run directory, by its path."""
         data = {
             "trial": key,
-            "path": str(path.relative_to(self.paths.run_dir.resolve())),
+            "path": str(path.relative_to(self.paths.run_dir)),
             "folder": folder,
-            "sha256": content,
+            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
         }
         return self.append(kind, f"{key}|{folder}/{path.name}", data)
 

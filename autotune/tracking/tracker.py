@@ -16,7 +16,6 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from autotune.errors import InputError
 from autotune.secrets import MASK, is_secret, mask_secrets, secret_values
 from autotune.tracking.base import Tracker
 from autotune.tracking.pump import Pump
@@ -180,13 +179,7 @@ def open_tracker(
     Raises:
         InputError: not a tracking URI.
     """
-    try:
-        store = resolve(uri, run_dir)
-    except InputError as error:
-        if uri != "auto":
-            raise
-        store = None  # such as a run directory whose name sqlite cannot express
-        say(f"{error.found}: the study is recorded in the run directory only.")
+    store = resolve(uri, run_dir)
     return StudyTracker(
         run_dir, store, experiment, online=not offline, env={**os.environ, **(env or {})}, say=say
     )

@@ -56,12 +56,8 @@ def for_encoding(text: str, encoding: str | None) -> str:
     try:
         text.encode(encoding)
         return text
-    except (UnicodeEncodeError, LookupError):
-        pass
-    try:
+    except UnicodeEncodeError:
         return text.translate(_ASCII).encode(encoding, "replace").decode(encoding)
-    except LookupError:
-        return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
 
 
 def known(number: object) -> TypeGuard[float]:

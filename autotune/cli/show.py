@@ -122,4 +122,4 @@ def print_captured(write: Callable[[Console], None], piped_width: int = PLAIN_WI
     """Print what ``write`` puts on a console, in characters that this terminal or pipe can show."""
     width = None if sys.stdout.isatty() else piped_width
     text = text_of(write, width, terminal=True)
-    typer.echo(for_encoding(text, sys.stdout.encoding or "ascii"))
+    typer.echo(for_encoding(text, sys.stdout.encoding))

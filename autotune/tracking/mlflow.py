@@ -15,7 +15,6 @@ import fcntl
 import itertools
 import json
 import re
-import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,9 +53,6 @@ class Sender:
         self.experiment_id = ""
         self.missing: list[str] = []  # artifacts whose file was gone
         self._client: Any = None
-        self._id = uuid.uuid4().hex
-        # nobody has ever sent the events from this offset on, so their runs need not be looked up
-        self._sure_from: int | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -86,21 +82,16 @@ class Sender:
             kept_connection = self._client is not None
             try:
                 try:
-                    sent = self._send_rest()
+                    return self._send_rest()
                 except Exception:  # of any kind: a deleted study shows up as one refused request
-                    self._forget_connection()
+                    self._client = None
                     if not (kept_connection and self._study_is_gone()):
                         raise
-                    sent = self._send_rest()  # everything again
-            except BaseException:  # Ctrl-C, too: the next send first checks the store
-                self._forget_connection()
+                    return self._send_rest()  # everything again
+            except BaseException:  # Ctrl-C, too
+                # the next send first checks the store: a server may come back without its contents
+                self._client = None
                 raise
-            self._sure_from = self.offset
-            return sent
-
-    def _forget_connection(self) -> None:
-        """Check the store again: a server that comes back may have lost everything."""
-        self._client = self._sure_from = None
 
     def _study_is_gone(self) -> bool:
         known = self.study_run_id
@@ -137,13 +128,6 @@ class Sender:
                 lock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
                 raise Busy from None
-            file.seek(0)
-            # another process has sent, and may have died between a send and its cursor
-            if file.read() != self._id:
-                self._sure_from = None
-                file.truncate(0)
-                file.write(self._id)
-                file.flush()
             yield
 
     def _read_cursor(self) -> None:
@@ -317,8 +301,7 @@ class Sender:
 
     def _run(self, key: str, name: str, start_ms: int, tags: Mapping[str, str]) -> str:
         if key not in self.runs:
-            new = self._sure_from is not None and self.offset >= self._sure_from
-            found = [] if new else self._find_runs(key)
+            found = self._find_runs(key)
             if found:  # it may belong to a study that was deleted since
                 entity = mlflow_module().entities.RunTag
                 marks = [entity(name, value) for name, value in tags.items()]

@@ -208,11 +208,7 @@ class RayExecutor(Executor):
         return do(self._await_slot())
 
     def _await_slot(self) -> Lane:
-        """Return a slot, waiting for one if necessary.
-
-        Raises:
-            InputError, ClusterLost: none comes.
-        """
+        """Return a slot, waiting for one if necessary."""
         while not (here := self.lanes()):
             if not (self._used or self._starting or self._waiting) and (
                 self._out or time.monotonic() - self._seen_s > GATHER_S
@@ -298,17 +294,11 @@ class RayExecutor(Executor):
                 starting.actors.end()
             except RayError as error:
                 starting.actors.end()
-                self._could_not_start(place, error)
+                # the node may just be gone, or something is wrong there that stays wrong
+                if self._starts[place] >= MOST_STARTS:
+                    why = last_line(error)[:300]
+                    self._leave_out(place, f"its process does not start: {why}")
         self._admit()
-
-    def _could_not_start(self, place: Place, error: Exception) -> None:
-        """Leave the place out if its starts keep failing.
-
-        The node may just be gone, or something is wrong there that will be wrong the next time,
-        too.
-        """
-        if self._starts[place] >= MOST_STARTS:
-            self._leave_out(place, f"its process does not start: {last_line(error)[:300]}")
 
     def _admit(self) -> None:
         """Admit slots that have started, once the kind of machine is chosen."""

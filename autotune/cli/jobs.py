@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from autotune.flags import Address, TokenFile
 from autotune.service.cluster import find_cluster
-from autotune.service.flags import Address, TokenFile
 from autotune.service.runs import Run, Runs
 
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from autotune.errors import Interrupted
+from autotune.flags import Address, RunId, TokenFile
 from autotune.service.cluster import Cluster, find_cluster
-from autotune.service.flags import Address, RunId, TokenFile
 from autotune.service.runs import Runs
 
 WAITING = "(waiting for a free node)"

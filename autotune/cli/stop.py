@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from autotune.flags import Address, RunId, TokenFile
 from autotune.service.cluster import find_cluster
-from autotune.service.flags import Address, RunId, TokenFile
 from autotune.service.runs import Runs
 
 

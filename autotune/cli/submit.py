@@ -9,12 +9,11 @@ import typer
 
 from autotune.cli.logs import follow_to_the_end
 from autotune.errors import InputError
-from autotune.flags import Minutes, Seed, Trials
+from autotune.flags import Address, Minutes, Seed, TokenFile, Trials
 from autotune.job.load import load_job
 from autotune.job.package import Package, survey
 from autotune.job.spec import JobSpec
 from autotune.service.cluster import Cluster, find_cluster
-from autotune.service.flags import Address, TokenFile
 from autotune.service.runs import Runs
 from autotune.service.submission import (
     Reserve,

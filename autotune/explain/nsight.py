@@ -38,16 +38,8 @@ NCU_COLUMNS = {  # column of the report -> field here; percent of the peak the c
     "sm__throughput.avg.pct_of_peak_sustained_elapsed": "compute_share",
     "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed": "memory_share",
 }
-SECONDS = {
-    "nsecond": 1e-9,
-    "ns": 1e-9,
-    "usecond": 1e-6,
-    "us": 1e-6,
-    "msecond": 1e-3,
-    "ms": 1e-3,
-    "second": 1.0,
-    "s": 1.0,
-}
+SECONDS = {"nsecond": 1e-9, "usecond": 1e-6, "msecond": 1e-3, "second": 1.0}
+SECONDS |= {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 
 class Unreadable(Exception):

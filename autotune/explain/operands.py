@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,26 +12,6 @@ from autotune.explain.trace import Shape, Signature
 
 # FLOPs of a call and bytes that it writes; of moves, which may read a part of an operand: all bytes
 Rule = Callable[[Signature], tuple[float, float]]
-
-ITEM_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "int64": 8,
-    "int32": 4,
-    "int16": 2,
-    "int8": 1,
-    "uint64": 8,
-    "uint32": 4,
-    "uint16": 2,
-    "uint8": 1,
-    "bool": 1,
-    "complex64": 8,
-    "complex128": 16,
-}
 
 
 class Unknown(Exception):
@@ -66,7 +47,12 @@ def each(value: Any, spatial: int) -> list[int]:
 def item_bytes(dtype: str) -> int:
     if dtype == "list":
         raise Unknown("the trace does not record the types of the tensors in a list")
-    return ITEM_BYTES[dtype]
+    if dtype == "bool":
+        return 1
+    bits = re.fullmatch(r"[a-z]+(\d+)(?:_\w+)?", dtype)  # float8_e4m3fn
+    if bits is None:
+        raise KeyError(dtype)
+    return int(bits[1]) // 8
 
 
 def bytes_of(shape: Shape, dtype: str) -> float:

@@ -158,13 +158,15 @@ def _compared(
         same = _counterpart(rule, finding, left)
         if same is not None:
             left.remove(same)
-        if same is None or _small(same.cost_s, finding.cost_s):
+        after_s, before_s = same.cost_s if same else None, finding.cost_s
+        small = after_s is not None and before_s is not None and after_s < CURED_SHARE * before_s
+        if same is None or small:
             result.append(
                 replace(
                     finding,
                     cured=True,
                     how_cured=_cure(rule, finding, changed, same),
-                    cost_after_s=same.cost_s if same else None,
+                    cost_after_s=after_s,
                 )
             )
             continue
@@ -200,10 +202,6 @@ def _at_one_line(a: Finding, b: Finding) -> bool:
     return bool(
         a.place and b.place and (a.place.file, a.place.line) == (b.place.file, b.place.line)
     )
-
-
-def _small(after_s: float | None, before_s: float | None) -> bool:
-    return after_s is not None and before_s is not None and after_s < CURED_SHARE * before_s
 
 
 def _cure(rule: Rule, finding: Finding, changed: Mapping[str, Value], same: Finding | None) -> str:

@@ -188,10 +188,6 @@ def _tolerance(value: object) -> float:
     return number
 
 
-def _own_tolerance(value: object) -> float | None:
-    return None if value is None else _tolerance(value)
-
-
 def _metric(value: object) -> object:
     if value is None:
         return {}
@@ -282,7 +278,11 @@ class Metric(_Model):
         examples=["val_acc=([0-9.]+)"],
     )
     tolerance: Annotated[
-        float | None, PlainValidator(_own_tolerance, json_schema_input_type=float | str | None)
+        float | None,
+        PlainValidator(
+            lambda value: None if value is None else _tolerance(value),
+            json_schema_input_type=float | str | None,
+        ),
     ] = Field(
         None, description="How far it may differ, as a share. Default: the tolerance of the loss."
     )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -155,10 +154,6 @@ class StudyTracker(Tracker):
             self._say(f"MLflow at {self._store.shown} answers again and has the record so far.")
 
 
-def _to_stderr(text: str) -> None:
-    print(f"autotune: {text}", file=sys.stderr)
-
-
 def open_tracker(
     uri: str | None,
     experiment: str,
@@ -166,7 +161,7 @@ def open_tracker(
     offline: bool = False,
     *,
     env: Mapping[str, str] | None = None,
-    say: Say = _to_stderr,
+    say: Say = print,
 ) -> Tracker:
     """The record of the study in ``run_dir``: the spool, and MLflow at ``uri`` unless ``offline``.
 

@@ -407,8 +407,8 @@ t.start_study("s", "n", {}, {}); t.finish("FINISHED", {}, {})
         timeout=60,
         env=ENV,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("The run continues") == 1 and len(done.stderr.splitlines()) == 1
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("The run continues") == 1 and len(done.stdout.splitlines()) == 1
     assert (tmp_path / "run" / "tracking" / "spool.jsonl").exists()
 
 

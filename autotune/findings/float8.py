@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autotune.explain.records import Finding
+from autotune.explain.records import Finding, Operator
 from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
-from autotune.findings.measures import compute_s, dimensions, half_dtype, is_product, iteration_s
+from autotune.findings.measures import dimensions, half_dtype, iteration_s, products_s
 
 CAPABILITY = (9, 0)  # Hopper: what float8 training is written for
 # Smallest allowed dimension. Scaling and casting pass over the operands once, so their share
@@ -32,16 +32,9 @@ class Float8(Rule):
             raise NotJudgeable(f"{case.machine.device_name} is older than Hopper")
         if not half_dtype(case):
             raise NotJudgeable("the job computes in float32; try bfloat16 first")
-        whole, computing = iteration_s(case), compute_s(case)
-        rows = [
-            row
-            for row in case.operators
-            if is_product(row) and "conv" not in row.name and _large(dimensions(row.shapes))
-        ]
-        time_s = sum(row.share for row in rows) * computing
+        whole, (rows, time_s) = iteration_s(case), products_s(case, _large)
         if not rows or time_s < SHARE * whole:
             return []
-        rows.sort(key=lambda row: -row.self_time_s)
         evidence = (
             f"{rows[0].name} {rows[0].shapes} and products like it take"
             f" {of_iteration(time_s, whole)} in 16 bits. float8 saves at most half of that."
@@ -54,7 +47,8 @@ class Float8(Rule):
         return [self.finding(case, evidence, advice)]
 
 
-def _large(shapes: list[list[int]]) -> bool:
+def _large(row: Operator) -> bool:
     # tensors with more dimensions belong to attention's own products, which stay in 16 bits
-    matrices = [shape for shape in shapes if len(shape) == 2]
-    return len(matrices) >= 2 and all(min(shape) >= LEAST for shape in matrices)
+    matrices = [shape for shape in dimensions(row.shapes) if len(shape) == 2]
+    large = len(matrices) >= 2 and all(min(shape) >= LEAST for shape in matrices)
+    return large and "conv" not in row.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
 from typing import Any
 
@@ -130,6 +130,14 @@ def dimensions(shapes: str) -> list[list[int]]:
 def is_product(row: Operator) -> bool:
     """A matrix product or a convolution, forward or backward: what Tensor cores are for."""
     return row.name.removeprefix("aten::") in PRODUCTS
+
+
+def products_s(case: Case, wanted: Callable[[Operator], bool]) -> tuple[list[Operator], float]:
+    """The ``wanted`` products, costliest first, and their seconds per iteration."""
+    computing = compute_s(case)
+    rows = [row for row in case.operators if is_product(row) and wanted(row)]
+    rows.sort(key=lambda row: -row.self_time_s)
+    return rows, sum(row.share for row in rows) * computing
 
 
 def at(place: Place) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from autotune.explain.records import Finding, Operator
 from autotune.findings.base import Case, NotJudgeable, Rule
-from autotune.findings.measures import compute_s, dimensions, is_product, iteration_s
+from autotune.findings.measures import compute_s, dimensions, iteration_s, products_s
 from autotune.words import duration_words
 
 TENSOR_CORES = (7, 0)  # compute capability of the first GPUs that have them (Volta)
@@ -40,19 +40,13 @@ class NoTensorCores(Rule):
         if tuple(case.machine.compute_capability) < TENSOR_CORES:
             raise NotJudgeable(f"{case.machine.device_name} has no Tensor cores")
         whole, computing = iteration_s(case), compute_s(case)
-        rows = [
-            row
-            for row in case.operators
-            if is_product(row) and large(row) and not on_tensor_cores(row, case)
-        ]
-        time_s = sum(row.share for row in rows) * computing
+        rows, time_s = products_s(case, lambda r: large(r) and not on_tensor_cores(r, case))
         peaks = {peak.name: peak.value for peak in case.peaks}
         shares = [(row.share, _saved(row, peaks)) for row in rows]
         known = [share * saved for share, saved in shares if saved is not None]
         cost = sum(known) * computing if known else None
         if not rows or (time_s if cost is None else cost) < COST_SHARE * whole:
             return []
-        rows.sort(key=lambda row: -row.self_time_s)
         first = f"{rows[0].name} {rows[0].shapes}"
         what = f"{first}, in float32, takes"
         if len(rows) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autotune.explain.records import Finding, Operator
 from autotune.findings.base import Case, NotJudgeable, Rule, of_iteration
-from autotune.findings.measures import compute_s, dimensions, half_dtype, is_product, iteration_s
+from autotune.findings.measures import dimensions, half_dtype, iteration_s, products_s
 from autotune.findings.no_tensor_cores import COST_SHARE, large
 
 # every dimension should be one, in half precision: NVIDIA, "Deep Learning Performance: Matrix
@@ -27,19 +27,9 @@ class OddDimensions(Rule):
             raise NotJudgeable("the job computes on the CPU: there are no Tensor cores")
         if not half_dtype(case):
             raise NotJudgeable("the job computes in float32; the rule is about half precision")
-        whole, computing = iteration_s(case), compute_s(case)
-        rows = [
-            row
-            for row in case.operators
-            if is_product(row)
-            and {"bfloat16", "float16"} & {*row.dtypes.split()}
-            and large(row)
-            and _odd(row)
-        ]
-        time_s = sum(row.share for row in rows) * computing
+        whole, (rows, time_s) = iteration_s(case), products_s(case, _slow)
         if not rows or time_s < COST_SHARE * whole:
             return []
-        rows.sort(key=lambda row: -row.self_time_s)
         evidence = (
             f"{rows[0].name} {rows[0].shapes} has dimensions that are not multiples of {MULTIPLE}"
             f" ({', '.join(map(str, _odd(rows[0])))}); such products take"
@@ -50,6 +40,11 @@ class OddDimensions(Rule):
             f" of {MULTIPLE}, preferably of 64."
         )
         return [self.finding(case, evidence, advice)]
+
+
+def _slow(row: Operator) -> bool:
+    half = {"bfloat16", "float16"} & {*row.dtypes.split()}
+    return bool(half and large(row) and _odd(row))
 
 
 def _odd(row: Operator) -> list[int]:

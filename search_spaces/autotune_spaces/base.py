@@ -89,6 +89,13 @@ def same(a: Value, b: Value) -> bool:
     return type(a) is type(b) and a == b
 
 
+def not_whole(value: Value, least: int) -> str | None:
+    """Why ``value`` is not a whole number of at least ``least``, or None if it is."""
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        return None
+    return f"{value!r} is not a whole number ≥ {least}"
+
+
 def nearest(word: object, words: Iterable[str]) -> str:
     """The valid word most similar to ``word``, or "" if none is close."""
     import difflib
@@ -208,6 +215,7 @@ class Knob(ABC):
     ordered: bool = True  # numbers are tried in ascending order
     range: str = ""  # the values in words, for tables: "0, 1, 2, 4 … cores"
     allowed: tuple[Value, ...] = ()  # all its values; (): there are others, see check_value
+    least: int | None = None  # its values are all whole numbers from this one on
     example: Value = True  # a value other than the usual one, for the card and for tests
     # options a user may give, and the allowed values of each
     accepts: Mapping[str, tuple[Value, ...]] = {}
@@ -280,6 +288,8 @@ class Knob(ABC):
         """Why ``value`` is never valid for this knob (wrong type, unknown word), or None. Needs no
         job.
         """
+        if self.least is not None:
+            return not_whole(value, self.least)
         if not self.allowed or any(same(value, other) for other in self.allowed):
             return None
         if self.allowed == (False, True):

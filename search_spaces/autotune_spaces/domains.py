@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autotune_spaces.base import NotApplicable, Value
+from autotune_spaces.base import NotApplicable, Value, not_whole
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
 NO_LOADER = "no DataLoader was iterated"  # why a knob of the loader had no effect
@@ -99,13 +99,6 @@ def refuse_deterministic(job: JobFacts) -> None:
             f"the job requests reproducible results ({own}), but timing may pick different"
             " algorithms in every run"
         )
-
-
-def not_whole(value: Value, least: int) -> str | None:
-    """Why ``value`` is not a whole number of at least ``least``, or None if it is."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
-        return None
-    return f"{value!r} is not a whole number ≥ {least}"
 
 
 def neither_unset_nor_mib(value: Value) -> str | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, NotApplicable, Numerics, Scope, Value
-from autotune_spaces.domains import NO_LOADER, loader_of, not_whole, repeated_loader_of
+from autotune_spaces.domains import NO_LOADER, loader_of, repeated_loader_of
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
 
 FACTORS = (1, 2, 4, 8)  # a smaller batch sees fewer samples in as many steps: no loss check passes
@@ -31,6 +31,7 @@ class BatchSize(Knob):
     in_graph = True
     # what a schedule over len(loader) steps has set by the time settings are compared
     declares = tuple(f"optimizers.*.groups.*.{name}" for name in ("lr", "betas*", "momentum"))
+    least = 1
     example = 256
     range = "the job's × 1, 2, 4, 8"
     accepts = {"lr_scaling": LR_RULES}
@@ -107,9 +108,6 @@ class BatchSize(Knob):
             f"with batches of {value} some ranks have {min(counts)} batches per epoch and"
             f" others {max(counts)}, so the job would deadlock"
         )
-
-    def check_value(self, value: Value) -> str | None:
-        return not_whole(value, 1)
 
     def apply(self, live: LiveJob, value: Value) -> None:
         """Raises RuntimeError if a learning-rate rule is requested before the job's own batch size

@@ -55,12 +55,9 @@ class CudaAllocConf(Knob):
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         need_cuda(job)
         own = own_text(job.own_settings)
-        return [
-            own or "unset",
-            *dict.fromkeys(
-                merged(own, setting) for setting in TRIED if not _set_already(own, setting)
-            ),
-        ]
+        mine = dict(_settings(own))
+        more = [setting for setting in TRIED if setting.partition(":")[0] not in mine]
+        return [own or "unset", *(merged(own, setting) for setting in more)]
 
     def unusable(self, value: Value, machine: Machine, job: JobFacts) -> str | None:
         if "cudaMallocAsync" in str(value) and not machine.cuda_version:
@@ -136,8 +133,3 @@ def _settings(text: str) -> list[tuple[str, str]]:
         (name, value)
         for name, _, value in (setting.partition(":") for setting in SETTING.findall(text))
     ]
-
-
-def _set_already(own: str, setting: str) -> bool:
-    """Whether the job has set this name, to this value or another."""
-    return setting.partition(":")[0] in dict(_settings(own))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from autotune_spaces.base import Card, Config, Knob, LiveJob, Numerics, Scope, Undone, Value
-from autotune_spaces.domains import need_convolutions, need_cuda, not_whole, refuse_deterministic
+from autotune_spaces.domains import need_convolutions, need_cuda, refuse_deterministic
 from autotune_spaces.facts import JobFacts, Machine
 
 
@@ -18,6 +18,7 @@ class CudnnBenchmarkLimit(Knob):
     numerics = Numerics.ROUNDING
     start_up_cost = True
     ordered = False  # 0 means "all", so neighboring values do not behave alike
+    least = 0
     example = 0
     range = "10, 0 = all (CUDA)"
     card = Card(
@@ -45,9 +46,6 @@ class CudnnBenchmarkLimit(Knob):
         need_convolutions(job, flat=True)
         refuse_deterministic(job)
         return [10, 0]
-
-    def check_value(self, value: Value) -> str | None:
-        return not_whole(value, 0)
 
     def active(self, config: Config, defaults: Config) -> bool:
         return config.get("cudnn_benchmark", defaults.get("cudnn_benchmark")) is not False

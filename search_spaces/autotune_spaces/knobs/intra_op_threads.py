@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, Knob, LiveJob, Numerics, Scope, Undone, Value
-from autotune_spaces.domains import cores_per_rank, doubling, not_whole
+from autotune_spaces.domains import cores_per_rank, doubling
 from autotune_spaces.facts import JobFacts, Machine
 
 
@@ -14,6 +14,7 @@ class IntraOpThreads(Knob):
     scope = Scope.LIVE
     numerics = Numerics.ROUNDING
     in_graph = True  # dynamo guards on it
+    least = 1
     example = 4
     range = "1, 2, 4 … cores"
     card = Card(
@@ -38,9 +39,6 @@ class IntraOpThreads(Knob):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         return doubling(cores_per_rank(machine, job))
-
-    def check_value(self, value: Value) -> str | None:
-        return not_whole(value, 1)
 
     def apply(self, live: LiveJob, value: Value) -> None:
         live.torch.set_num_threads(value)

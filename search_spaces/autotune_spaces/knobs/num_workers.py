@@ -21,7 +21,6 @@ from autotune_spaces.domains import (
     doubling,
     host_loader_of,
     loader_of,
-    not_whole,
     ranks_here,
 )
 from autotune_spaces.facts import JobFacts, LoaderFacts, Machine
@@ -46,7 +45,8 @@ FILES = 4  # the same with one spare, plus one for each tensor in flight
 
 class NumWorkers(LoaderArgument):
     name = "num_workers"
-    allowed = ()  # numbers, see check_value
+    allowed = ()
+    least = 0
     example = 4
     range = "0, 1, 2, 4 … cores; … 64 where the reader waits"
     card = Card(
@@ -146,9 +146,6 @@ class NumWorkers(LoaderArgument):
                 " have are in use (ulimit -n)"
             )
         return None
-
-    def check_value(self, value: Value) -> str | None:
-        return not_whole(value, 0)
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         return NO_LOADER if live.loader is None else None

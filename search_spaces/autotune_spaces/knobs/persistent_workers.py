@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from autotune_spaces.base import Card, Value
-from autotune_spaces.domains import host_loader_of
-from autotune_spaces.facts import JobFacts, Machine
+from autotune_spaces.base import Card
 from autotune_spaces.loader_argument import LoaderArgument
 
 
@@ -34,7 +30,3 @@ class PersistentWorkers(LoaderArgument):
         ),
         source="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader",
     )
-
-    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
-        host_loader_of(job)
-        return [False, True]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autotune_spaces.base import Card, LiveJob, Value
-from autotune_spaces.domains import host_loader_of, need_cuda
+from autotune_spaces.domains import need_cuda
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.loader_argument import LoaderArgument
 
@@ -31,8 +31,7 @@ class PinMemory(LoaderArgument):
 
     def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
         need_cuda(job)
-        host_loader_of(job)
-        return [False, True]
+        return super().candidates(machine, job)
 
     def effect(self, live: LiveJob, value: Value) -> str | None:
         return (

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from autotune_spaces.base import Card, Value
-from autotune_spaces.domains import DEFAULT_PREFETCH, host_loader_of, loader_of, not_whole
+from autotune_spaces.domains import DEFAULT_PREFETCH, loader_of
 from autotune_spaces.facts import JobFacts, Machine
 from autotune_spaces.loader_argument import LoaderArgument
 
 
 class PrefetchFactor(LoaderArgument):
     name = "prefetch_factor"
-    allowed = ()  # numbers, see check_value
+    allowed = ()
+    least = 1
+    tried = (2, 4, 8)
     least_workers = 1
     example = 4
     range = "2, 4, 8"
@@ -32,10 +32,3 @@ class PrefetchFactor(LoaderArgument):
 
     def current(self, machine: Machine, job: JobFacts) -> Value:
         return loader_of(job).prefetch_factor or DEFAULT_PREFETCH
-
-    def candidates(self, machine: Machine, job: JobFacts) -> Sequence[Value]:
-        host_loader_of(job)
-        return [2, 4, 8]
-
-    def check_value(self, value: Value) -> str | None:
-        return not_whole(value, 1)

@@ -39,10 +39,7 @@ MOST_TRIES = 50_000  # most blocks of one size to look for in free memory: 6 GiB
 
 def foreign() -> str | None:
     """Why this process does not allocate with glibc's malloc; None if it does."""
-    try:
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     if match := next((found for line in lines if (found := ALLOCATOR.search(line))), None):
         return (
             f"lib{match[1]} is loaded in the job's process and allocates memory instead of"
@@ -57,12 +54,9 @@ def foreign() -> str | None:
         name: _home(lib, name) for name in ("malloc", "gnu_get_libc_version", "Py_IsInitialized")
     }
     # A program linked to a fixed address has its own stub for malloc, which jumps to the library's.
-    own = homes["malloc"] in (homes["gnu_get_libc_version"], homes["Py_IsInitialized"])
-    return (
-        None
-        if own
-        else "another library in the job's process allocates memory instead of the C library"
-    )
+    if homes["malloc"] in (homes["gnu_get_libc_version"], homes["Py_IsInitialized"]):
+        return None
+    return "another library in the job's process allocates memory instead of the C library"
 
 
 def _home(lib: Any, name: str) -> int | None:

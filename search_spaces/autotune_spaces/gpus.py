@@ -51,14 +51,13 @@ def visible(environ: Mapping[str, str]) -> list[str]:
     if VISIBLE not in environ:
         return list(slots)
     found: list[str] = []
-    for word in (word.strip() for word in environ[VISIBLE].split(",")):
-        index = int(word) if word.isdigit() else -1
-        named = [
-            slot
-            for slot, uuid in slots.items()
-            if word.startswith("GPU-") and uuid.startswith(word)
-        ]
-        named += list(slots)[index : index + 1] if index >= 0 else []
+    for word in map(str.strip, environ[VISIBLE].split(",")):
+        if word.isdigit():
+            named = list(slots)[int(word) : int(word) + 1]
+        else:
+            named = [
+                s for s, uuid in slots.items() if word.startswith("GPU-") and uuid.startswith(word)
+            ]
         if not named:
             break  # like CUDA, which ignores everything after an invalid entry
         found.append(named[0])

@@ -1,7 +1,6 @@
 """Describe this machine: :func:`probe` fills in :class:`~autotune_spaces.facts.Machine`.
 
-Runs where the job runs, with the job's own torch. Written for Linux; on other systems whatever
-cannot be read stays 0 or "".
+Runs where the job runs, with the job's own torch. What cannot be read stays 0 or "".
 """
 
 from __future__ import annotations
@@ -69,18 +68,13 @@ def note_cpus() -> None:
 
 def cpus() -> frozenset[int]:
     """The CPUs this process may use, by its affinity mask."""
-    if _before_binding is not None:
-        return _before_binding
-    return frozenset(os.sched_getaffinity(0))
+    return _before_binding or frozenset(os.sched_getaffinity(0))
 
 
 def cores() -> int:
     """Cores this process may use, by its affinity mask and its cgroup's CPU quota; at least 1."""
-    allowed = len(cpus())
-    quotas = [q for q in (_quota_v2(d) for d in _cgroup_dirs("")) if q] or [
-        q for q in (_quota_v1(d) for d in _cgroup_dirs("cpu")) if q
-    ]
-    return max(1, min([allowed, *(int(q) for q in quotas)]))
+    quotas = (*map(_quota_v2, _cgroup_dirs("")), *map(_quota_v1, _cgroup_dirs("cpu")))
+    return max(1, min([len(cpus()), *(int(quota) for quota in quotas if quota)]))
 
 
 def memory_gib() -> float:
@@ -99,9 +93,8 @@ def available_gib() -> float:
     """
     found = re.search(r"^MemAvailable:\s*(\d+) kB", _read(Path("/proc/meminfo")), re.MULTILINE)
     free = [int(found[1]) * 1024] if found else []
-    free += [room for room in map(_cgroup_room, _cgroup_dirs("")) if room is not None]
-    free += [room for room in map(_cgroup_room, _cgroup_dirs("memory")) if room is not None]
-    return max(0, min(free, default=0)) / GIB
+    rooms = map(_cgroup_room, (*_cgroup_dirs(""), *_cgroup_dirs("memory")))
+    return max(0, min([*free, *(room for room in rooms if room is not None)], default=0)) / GIB
 
 
 def shm_gib() -> float:
@@ -121,12 +114,7 @@ def cpu() -> tuple[str, frozenset[str]]:
             break  # the first core stands for all
         key, _, value = line.partition(":")
         fields.setdefault(key.strip(), value.strip())
-    model = (
-        fields.get("model name")
-        or fields.get("Model")
-        or platform.processor()
-        or platform.machine()
-    )
+    model = fields.get("model name") or fields.get("Model") or platform.machine()
     return model, FLAGS.intersection(fields.get("flags", fields.get("Features", "")).split())
 
 
@@ -208,9 +196,9 @@ def _cgroup_dirs(controller: str) -> list[Path]:
         if controller in controllers.split(","):
             path = where.strip("/")
             break
-    here = CGROUP / controller / path
     root = CGROUP / controller
-    return [d for d in (here, *here.parents) if d == root or root in d.parents]
+    here = root / path
+    return [d for d in (here, *here.parents) if d.is_relative_to(root)]
 
 
 def _cgroup_room(directory: Path) -> int | None:
@@ -235,9 +223,7 @@ def _quota_v2(directory: Path) -> float | None:
 
 def _quota_v1(directory: Path) -> float | None:
     quota, period = _read(directory / "cpu.cfs_quota_us"), _read(directory / "cpu.cfs_period_us")
-    return (
-        int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) else None
-    )
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
 
 
 def _read(path: Path) -> str:

@@ -1,8 +1,8 @@
 """Which hardware threads share a core, and which share a NUMA node, read from Linux's
 /sys/devices/system.
 
-    cpu/cpu3/topology/core_cpus_list      "3,67"       hardware threads of one core (older kernels: thread_siblings_list)
-    node/node1/cpulist                    "32-63"      hardware threads of one node
+    cpu/cpu3/topology/thread_siblings_list   "3,67"    hardware threads of one core
+    node/node1/cpulist                       "32-63"   hardware threads of one node
 
 Only reads a directory. What cannot be read is left out: a machine that shows nothing counts as one
 node without shared cores.
@@ -30,10 +30,8 @@ class Topology:
     def first_of_each_core(self, allowed: Collection[int]) -> frozenset[int]:
         """The lowest allowed hardware thread of each core that has any in ``allowed``."""
         known = {cpu for core in self.cores for cpu in core}
-        firsts = {
-            min(core.intersection(allowed)) for core in self.cores if core.intersection(allowed)
-        }
-        return frozenset(firsts | (set(allowed) - known))
+        shared = (core.intersection(allowed) for core in self.cores)
+        return frozenset({min(core) for core in shared if core} | (set(allowed) - known))
 
     def in_order(self, allowed: Collection[int]) -> list[int]:
         """``allowed``, node by node and core by core: the threads of a core beside each other."""
@@ -48,19 +46,10 @@ class Topology:
 
 def read(system: Path = SYSTEM) -> Topology:
     """The topology below ``system``."""
-    cores = set()
-    for directory in _numbered(system / "cpu", "cpu"):
-        shared = _list(directory / "topology" / "core_cpus_list") or _list(
-            directory / "topology" / "thread_siblings_list"
-        )
-        if shared:
-            cores.add(shared)
-    nodes = [
-        cpus
-        for directory in _numbered(system / "node", "node")
-        if (cpus := _list(directory / "cpulist"))
-    ]
-    return Topology(tuple(sorted(cores, key=min)), tuple(nodes))
+    cpus = _numbered(system / "cpu", "cpu")
+    cores = {_list(cpu / "topology" / "thread_siblings_list") for cpu in cpus} - {frozenset()}
+    nodes = [_list(node / "cpulist") for node in _numbered(system / "node", "node")]
+    return Topology(tuple(sorted(cores, key=min)), tuple(filter(None, nodes)))
 
 
 def parse_list(text: str) -> frozenset[int]:

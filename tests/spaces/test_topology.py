@@ -21,13 +21,13 @@ from autotune_spaces.knobs.cpu_affinity import cpus_of
 from autotune_spaces.topology import as_list, parse_list, read
 
 
-def tree(root: Path, cores: list[str], nodes: list[str], file: str = "core_cpus_list") -> Path:
+def tree(root: Path, cores: list[str], nodes: list[str]) -> Path:
     """/sys/devices/system of a machine with these cores and nodes; "" is a node without CPUs."""
     for core in cores:
         for cpu in parse_list(core):
             folder = root / "cpu" / f"cpu{cpu}" / "topology"
             folder.mkdir(parents=True)
-            (folder / file).write_text(core + "\n")
+            (folder / "thread_siblings_list").write_text(core + "\n")
     for name in ("cpufreq", "cpuidle"):  # these are no CPUs
         (root / "cpu" / name).mkdir(parents=True, exist_ok=True)
     for index, node in enumerate(nodes):
@@ -75,10 +75,7 @@ def test_two_nodes_with_two_threads_a_core(tmp_path: Path) -> None:
     assert found.nodes_of({4, 5}) == ({4, 5},)
 
 
-def test_older_kernels_and_bare_systems(tmp_path: Path) -> None:
-    assert read(tree(tmp_path / "old", SMT, ["0-7"], "thread_siblings_list")).first_of_each_core(
-        set(range(8))
-    ) == {0, 1, 2, 3}
+def test_bare_systems(tmp_path: Path) -> None:
     bare = read(tmp_path / "none")
     assert bare.first_of_each_core({0, 1}) == {0, 1}
     assert bare.nodes_of({0, 1}) == ()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -113,7 +112,7 @@ class Malloc(Knob):
 
     def survey(self, start: Start) -> Any:
         """What is available: value -> the library's file, or glibc's version for retain."""
-        own = {"retain": _glibc()} if _glibc() else {}
+        own = {"retain": version} if (version := _glibc()) else {}
         return own | {word: path for word in FILES if (path := find(word, start))}
 
     def environment(self, value: Value) -> dict[str, str]:
@@ -154,10 +153,7 @@ class Malloc(Knob):
             return glibc.foreign() or (None if glibc.retains() else NOT_RETAINED)
         if value == "default":
             return None
-        try:
-            maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            return None
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
         if not re.search(rf"/lib{value}[^/\n]*\.so", maps):
             return (
                 f"lib{value} is not loaded in the job's process: something drops"
@@ -191,7 +187,7 @@ def _own_variables(job: JobFacts) -> list[str]:
 def _glibc() -> str:
     """The C library's version, such as "glibc 2.36"; "" if it is not glibc."""
     try:
-        return (os.confstr("CS_GNU_LIBC_VERSION") or "") if sys.platform == "linux" else ""
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
     except (OSError, ValueError):
         return ""
 

@@ -347,12 +347,8 @@ MESSAGES: dict[str, type] = {
 
 def dump(message: Any) -> bytes:
     """One message as a line of JSON."""
-    return (
-        json.dumps(
-            {"type": type(message).__name__, **encode(message)}, separators=(",", ":")
-        ).encode()
-        + b"\n"
-    )
+    data = {"type": type(message).__name__, **encode(message)}
+    return json.dumps(data, separators=(",", ":")).encode() + b"\n"
 
 
 def load(line: bytes | str) -> Any:

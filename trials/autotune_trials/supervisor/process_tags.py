@@ -28,10 +28,7 @@ def _place() -> str:
     """A number for this machine and pid namespace: machines may share a temporary directory, and
     number their namespaces alike.
     """
-    try:
-        namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        namespace = ""
+    namespace = os.readlink("/proc/self/ns/pid")
     return str(zlib.crc32(f"{os.uname().nodename} {namespace}".encode()))
 
 

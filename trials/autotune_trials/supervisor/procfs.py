@@ -1,4 +1,4 @@
-"""Process information from ``/proc``, signals and prctl. Without ``/proc``, finds no process."""
+"""Process information from ``/proc``, signals and prctl."""
 
 from __future__ import annotations
 
@@ -32,10 +32,7 @@ def stat_of(pid: int) -> Stat | None:
 
 
 def all_pids() -> list[int]:
-    try:
-        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:  # no /proc
-        return []
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def alive(pid: int) -> bool:

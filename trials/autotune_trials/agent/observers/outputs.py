@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import logging
 import os
 import sys
 from typing import Any
@@ -29,8 +30,8 @@ def install(calls: CallObserver) -> None:
     calls.watch_calls(builtins, "open", opened)
     calls.watch_calls(gc, "collect", lambda args, kwargs, result: About("gc_collect"))
     calls.watch_calls(torch, "save", written("torch.save"))
+    calls.watch_calls(logging.Logger, "handle", lambda args, kwargs, result: About("log"))
     for module, owner, attributes in (
-        ("logging", "Logger", ("handle",)),
         ("numpy", "", NUMPY),
         ("PIL.Image", "Image", ("save",)),
         ("matplotlib.figure", "Figure", ("savefig",)),
@@ -39,10 +40,7 @@ def install(calls: CallObserver) -> None:
         found = loaded(module)
         holder = getattr(found, owner, None) if owner else found
         for attribute in attributes:
-            if holder is not None:
-                label = f"{owner or module}.{attribute}"
-                log = lambda args, kwargs, result: About("log")  # noqa: E731
-                calls.watch_calls(holder, attribute, log if module == "logging" else written(label))
+            calls.watch_calls(holder, attribute, written(f"{owner or module}.{attribute}"))
 
 
 def written(label: str) -> Any:

@@ -14,7 +14,7 @@ from replayed import Loss, Machine, job, run, table
 from autotune.executors.base import LiveSession
 from autotune.search.focus import at_ceiling, knobs_that_matter
 from autotune.stages.measuring.kept_session import TOO_MANY_WORKERS
-from autotune.stages.searching.model_study import to_blame
+from autotune.stages.searching.models import to_blame
 from autotune_spaces.facts import JobFacts
 from autotune_trials.protocol.messages import Block, BlockReport, Window
 

@@ -22,7 +22,7 @@ from autotune.stages.decisions.worth_it import judged
 from autotune.stages.measuring.fresh import FreshRuns
 from autotune.stages.measuring.pair_figures import PairFigures
 from autotune.stages.measuring.pairs import Pairs
-from autotune.stages.searching import model_study
+from autotune.stages.searching import limits
 from autotune.stages.searching.fresh_search import _beyond
 from autotune.verdict.speedup import LogRatio
 from autotune_trials.protocol.messages import Record, Window
@@ -38,7 +38,7 @@ def test_a_knob_the_running_job_leaves_in_doubt_is_tried_in_fresh_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Live it gains nothing in a few blocks that scatter by 3%; in a fresh process it gains 12%."""
-    monkeypatch.setattr(model_study, "MOST_BLOCKS", 30)
+    monkeypatch.setattr(limits, "MOST_BLOCKS", 30)
 
     def fused(request: FixedRun, record: Record) -> Record:
         return faster(record, 1.12) if request.config.get("optimizer_impl") else record
@@ -357,7 +357,7 @@ def test_a_short_search_without_an_answer_proves_what_it_left_in_doubt(
 def test_what_fresh_processes_have_refuted_is_not_in_doubt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_study, "MOST_BLOCKS", 8)
+    monkeypatch.setattr(limits, "MOST_BLOCKS", 8)
 
     def slower(request: FixedRun, record: Record) -> Record:
         return faster(record, 0.5) if request.config.get("amp_dtype") else record

@@ -20,7 +20,7 @@ from autotune.executors.base import SessionFailed
 from autotune.history.use import Expected
 from autotune.job.configs import live_domains
 from autotune.results import KnobGain, Observation, Trial
-from autotune.search.focus import LOADER_KINDS, knobs_that_matter
+from autotune.search.focus import knobs_that_matter
 from autotune.search.model import KnobVerdict, Series
 from autotune.stages.context import RunContext
 from autotune.stages.decisions.worth_it import break_even_steps
@@ -28,7 +28,8 @@ from autotune.stages.measuring.fresh import understated
 from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.series import LiveSeries
 from autotune.stages.observe import explain_failure
-from autotune.stages.searching.model_study import MOSTLY, ModelStudy
+from autotune.stages.searching.limits import MOSTLY, waiting_share
+from autotune.stages.searching.model_study import ModelStudy
 from autotune.stages.searching.sampler_study import SamplerStudy
 from autotune.verdict.speedup import around
 from autotune_spaces.base import Value
@@ -99,17 +100,6 @@ def _measure(study: ModelStudy, context: RunContext) -> None:
         )
 
     spread(context, study.take, serve, give_up)
-
-
-def waiting_share(observation: Observation) -> float:
-    """Share of the time, 0 to 1, that the job would save if batches and epoch ends cost nothing."""
-    if observation.bottleneck not in LOADER_KINDS:
-        return 0.0
-    return (
-        observation.anatomy.reader_ratio
-        if observation.ceiling is None
-        else 1 - 1 / max(observation.ceiling, 1.0)
-    )
 
 
 def _gain(verdict: KnobVerdict, answer_gain: float, study: ModelStudy) -> KnobGain:

@@ -11,7 +11,7 @@ from autotune.search.model import OUT_OF_TIME, Series
 from autotune.search.proposer import Proposer
 from autotune.search.seeds import seeds
 from autotune.search.stopping import PLATEAU_TRIALS, plateau
-from autotune.stages.budget import NO_TRIALS, tried_enough
+from autotune.stages.budget import NO_TRIALS
 from autotune.stages.context import RunContext
 from autotune.stages.searching.configurations import NOT_MEASURED, Configuration
 from autotune.stages.searching.model_study import ModelStudy
@@ -25,16 +25,17 @@ class SamplerStudy(ModelStudy):
 
     def __init__(self, context: RunContext, observation: Observation, names: Sequence[str]) -> None:
         super().__init__(context, observation, names)
+        domains, own = self._models.domains, observation.defaults
         self._proposer = Proposer(
             context.run_dir / "optuna.log",
             self.space,
-            self._domains,
-            observation.defaults,
+            domains,
+            own,
             context.seed,
             context.spec.search,
         )
         faults = observation.anatomy.minor_faults
-        for config in seeds(observation.bottleneck, self._domains, observation.defaults, faults):
+        for config in seeds(observation.bottleneck, domains, own, faults):
             self._proposer.enqueue(config)
         self._told: list[Trial] = []  # with their figures then
         self._waiting: list[Configuration] = []  # proposals without a figure, to be repeated
@@ -47,16 +48,16 @@ class SamplerStudy(ModelStudy):
         self._proposer.restore(self._told)
 
     def _why_over(self) -> str:
-        return "" if self._disturbed() and self._left_s() > 0 else super()._why_over()
+        return "" if self._disturbed() and self._limits.left_s() > 0 else super()._why_over()
 
     def _next_series(self) -> Series | None:
-        if self._left_s() > 0 and (it := self._disturbed()):
+        if self._limits.left_s() > 0 and (it := self._disturbed()):
             self._repeats[key_of(it.config)] += 1
             return _beside_the_job(it.config, it.first.purpose)
         tried = len(self._configurations) + len(self._busy)
-        if tried_enough(self.context, self.observation, tried):
+        if self._limits.tried_enough(tried):
             self.stopped = NO_TRIALS
-        elif self._left_s() <= 0:
+        elif self._limits.left_s() <= 0:
             self.stopped = OUT_OF_TIME
         elif plateau(self._told):
             self.stopped = f"{PLATEAU_TRIALS} proposals in a row found nothing better"

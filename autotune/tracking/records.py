@@ -14,7 +14,7 @@ from autotune.explain.summary import metrics as summary_metrics
 from autotune.job.configs import in_words, key_of
 from autotune.job.spec import JobSpec
 from autotune.objectives import metric
-from autotune.report.text import story
+from autotune.report.text import gains, story
 from autotune.results import Anatomy, Interval, Observation, Result, Trial
 from autotune.secrets import mask_command
 from autotune.tracking.base import BOTH_TAG, NOTE_TAG, SEARCHED_TAG, Tracker
@@ -214,7 +214,7 @@ def description(result: Result) -> str:
     """What MLflow shows at the top of the study's page, as Markdown."""
     lines = [f"**{story.headline(result)}.**"]
     if story.tuned(result):
-        lines += ["", *(f"- `{it.knob}`: {it.was} → **{it.now}**" for it in story.changes(result))]
+        lines += ["", *(f"- `{it.knob}`: {it.was} → **{it.now}**" for it in gains.changes(result))]
     said = (
         "The full report is `report.html` under Artifacts; `tuned.yaml` beside it launches the job."
     )

@@ -19,7 +19,7 @@ from autotune.report.result_file import load_result, write_result
 from autotune.report.sarif import sarif
 from autotune.report.terminal.compare import finding_words, phase_rows
 from autotune.report.text import comparison as compared
-from autotune.report.text import story
+from autotune.report.text import gains
 from autotune.report.text.comparison import compare, said_of_speedups, said_of_times
 from autotune.results import Interval, Result, RunVerdict
 from autotune.words import why_not_profiled
@@ -270,7 +270,7 @@ def test_a_kept_baseline_is_compared_by_its_fresh_processes_too() -> None:
 def test_energy_is_not_called_speed() -> None:
     result = tuned()
     result = replace(result, environment={**result.environment, "objective": "energy"})
-    assert "energy saving" in story.build_up_words(result)
+    assert "energy saving" in gains.build_up_words(result)
     assert "speed-up" not in said_of_speedups(compare(result, result))
 
 

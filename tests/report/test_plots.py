@@ -15,7 +15,7 @@ from autotune.report.plots.parallel import classes, parallel_svg, varied
 from autotune.report.plots.trials import trials_svg
 from autotune.report.plots.waterfall import waterfall_svg, write_waterfall_plot
 from autotune.report.text import timeline
-from autotune.report.text.story import build_up_words
+from autotune.report.text.gains import build_up_words
 from autotune.results import Result, Trial
 
 

@@ -18,7 +18,7 @@ from autotune.report.plots.loss import loss_svg
 from autotune.report.plots.parallel import parallel_svg
 from autotune.report.plots.trials import trials_svg
 from autotune.report.plots.waterfall import waterfall_svg
-from autotune.report.text import story, timeline
+from autotune.report.text import gains, story, timeline
 from autotune.report.text.findings import findings_story
 from autotune.report.text.operators import section
 from autotune.report.text.reproduce import reproduce
@@ -111,12 +111,12 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
             loss=story.loss_story(result),
             show_loss=bool(result.knobs) or result.loss.verdict != "not-needed",
             changes=[
-                (change, _bar(change.speedup, _top(result))) for change in story.changes(result)
+                (change, _bar(change.speedup, _top(result))) for change in gains.changes(result)
             ],
-            given_back=story.given_back(result),
-            gains_are_old=story.gains_are_old(result),
+            given_back=gains.given_back(result),
+            gains_are_old=gains.are_old(result),
             waterfall_svg=Markup(waterfall_svg(result)),
-            waterfall_words=story.build_up_words(result),
+            waterfall_words=gains.build_up_words(result),
             ends=ends,
             **stacked_bars(ends),
             phases=story.phase_rows(side for _, side in ends),
@@ -128,7 +128,7 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
             unbeaten=story.unbeaten_rows(result),
             objectives=story.objective_words(result),
             importance=_shares(result),
-            no_importance=story.no_importance(result),
+            no_importance=gains.no_importance(result),
             loss_svg=Markup(loss_svg(result)),
             operators=section(result.explanation),
             timelines=strips,
@@ -230,7 +230,7 @@ def axis(whole_s: float) -> list[dict[str, Any]]:
 
 def _shares(result: Result) -> list[dict[str, Any]]:
     """Rows of the importance bars; the longest takes the full width."""
-    shares = story.knob_shares(result)
+    shares = gains.knob_shares(result)
     top = max(shares.values(), default=1.0)
     return [
         {"knob": k, "share": f"{100 * v:.0f}%", "width": round(100 * v / top, 1)}

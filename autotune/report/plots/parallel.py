@@ -10,7 +10,7 @@ from typing import Any
 
 from autotune import words
 from autotune.report.plots.canvas import MARKS, WIDTH_IN, Palette, label, legend, svg
-from autotune.report.text.story import trial_gain_name
+from autotune.report.text.gains import trial_gain_name
 from autotune.results import Result, Trial
 from autotune_spaces.base import Value, same
 

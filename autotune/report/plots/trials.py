@@ -7,7 +7,7 @@ from typing import Any
 from autotune import words
 from autotune.objectives import WHOLE_TRAINING
 from autotune.report.plots.canvas import MARKS, Palette, legend, svg
-from autotune.report.text.story import trial_gain_name
+from autotune.report.text.gains import trial_gain_name
 from autotune.results import Result, Trial
 
 STATES = {

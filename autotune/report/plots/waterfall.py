@@ -8,7 +8,7 @@ from typing import Any
 from autotune import words
 from autotune.explain.records import BuildUp
 from autotune.report.plots.canvas import MARKS, ON_WHITE, WIDTH_IN, Palette, label, svg, write_png
-from autotune.report.text.story import gain_name
+from autotune.report.text.gains import gain_name
 from autotune.results import Result
 
 ROW_IN, FRAME_IN = 0.44, 0.62  # height of one bar with its label, and of the axis

@@ -22,7 +22,7 @@ from autotune.report.terminal.layout import (
     table,
     text_of,
 )
-from autotune.report.text import story
+from autotune.report.text import gains, story
 from autotune.report.text.findings import findings_lines
 from autotune.report.text.story import headline
 from autotune.report.text.written import written_lines
@@ -47,17 +47,17 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
     console.print(Text(headline(result), style="bold green" if story.tuned(result) else "bold"))
     for line in story.evidence(result):
         console.print(Text(line))
-    back = story.given_back(result)
+    back = gains.given_back(result)
     if result.knobs:
         notes = [
-            Text(f"{row.knob} {row.note}", style="dim") for row in story.changes(result) if row.note
+            Text(f"{row.knob} {row.note}", style="dim") for row in gains.changes(result) if row.note
         ]
         if back:
             reset = ", ".join(f"{row.knob} {row.was} → {row.now}" for row in back)
             notes.append(Text(f"not worth changing: {reset}", style="dim"))
         changes = table(
             ("knob", "was → now", "own gain"),
-            [(row.knob, f"{row.was} → {row.now}", row.gain) for row in story.changes(result)],
+            [(row.knob, f"{row.was} → {row.now}", row.gain) for row in gains.changes(result)],
         )
         section(console, "Change" if story.tuned(result) else "Not adopted", changes, *notes)
     if unbeaten := story.unbeaten_rows(result):
@@ -92,7 +92,7 @@ def print_trials(console: Console, result: Result) -> None:
     table = bare_table(2)
     table.add_column("trial", justify="right", style="dim", no_wrap=True)
     table.add_column("knobs", overflow="fold")
-    table.add_column(story.trial_gain_name(result), justify="right", no_wrap=True)
+    table.add_column(gains.trial_gain_name(result), justify="right", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for trial in result.trials:
         notes = [indented(Text(n, style="dim")) for n in words.trial_notes(trial, 200)]

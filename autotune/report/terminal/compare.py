@@ -12,7 +12,7 @@ from autotune import words
 from autotune.explain.records import Finding
 from autotune.report.terminal.layout import section, table
 from autotune.report.text import comparison as compared
-from autotune.report.text import story
+from autotune.report.text import gains, story
 from autotune.report.text.comparison import Comparison, OperatorRow, planned_steps
 from autotune.results import Anatomy, Result
 
@@ -55,7 +55,7 @@ def figure_rows(it: Comparison) -> list[tuple[str, str, str, str]]:
 
     return [
         ("verdict", words.clean(it.a.verdict), words.clean(it.b.verdict), ""),
-        (story.gain_name(it.b), speedup_words(it.a), speedup_words(it.b), ratio(it.speedups)),
+        (gains.gain_name(it.b), speedup_words(it.a), speedup_words(it.b), ratio(it.speedups)),
         ("loss", story.loss_story(it.a).title, story.loss_story(it.b).title, ""),
         (
             f"{unit}/s before",

@@ -9,7 +9,7 @@ from rich.text import Text
 from autotune import words
 from autotune.report.plots.waterfall import drawable, step_words
 from autotune.report.terminal.layout import bare_table, indented
-from autotune.report.text import story
+from autotune.report.text import gains
 from autotune.results import Interval, Result
 
 MOST_BAR = 30  # width of the longest bar in characters, on a wide terminal
@@ -38,12 +38,12 @@ def print_gains(console: Console, result: Result) -> None:
             )
             before = step.cumulative
         console.print(indented(table))
-        console.print(indented(Text(story.build_up_words(result), style="dim")))
+        console.print(indented(Text(gains.build_up_words(result), style="dim")))
         console.print()
     console.print(Text("Which knobs mattered", style="bold"))
-    shares = story.knob_shares(result)
+    shares = gains.knob_shares(result)
     if not shares:
-        console.print(indented(Text(story.no_importance(result), style="dim")))
+        console.print(indented(Text(gains.no_importance(result), style="dim")))
         return
     table = _table()
     for knob, share in shares.items():

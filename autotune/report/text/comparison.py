@@ -18,7 +18,7 @@ from autotune import words
 from autotune.explain.records import Finding
 from autotune.export.fingerprint import compared
 from autotune.objectives import WHOLE_TRAINING
-from autotune.report.text import story
+from autotune.report.text import gains, story
 from autotune.results import Anatomy, Interval, Result
 
 MOST_OPERATORS = 8  # rows, those that changed most
@@ -225,7 +225,7 @@ def said_of_speedups(comparison: Comparison) -> str:
     ratio = comparison.speedups
     if ratio is None:
         return "One of the two speed-ups was not measured, so they cannot be compared."
-    figures, gain = words.interval_words(ratio), story.gain_name(comparison.b)
+    figures, gain = words.interval_words(ratio), gains.gain_name(comparison.b)
     if not clear(ratio):
         return f"Neither run clearly gained more: B's {gain} is {figures} that of A."
     more = "B" if ratio.estimate > 1 else "A"

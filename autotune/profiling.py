@@ -21,7 +21,7 @@ from autotune.stages.context import RunContext
 from autotune.stages.profile import explain_alone
 from autotune.tracking import Tracker
 from autotune.tuner import environment
-from autotune.verdict.timing import disturbed
+from autotune.verdict.disturbed import disturbed
 from autotune_spaces.base import Value
 from autotune_trials.protocol.messages import Window
 

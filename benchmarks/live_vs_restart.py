@@ -44,7 +44,8 @@ from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.stages.measuring.series import BLOCK_S, LiveSeries
 from autotune.stages.observe import choose_knobs
 from autotune.tracking import open_tracker
-from autotune.verdict.timing import cost_per_sample, drop_start, warm_up_end, winsorized_mean
+from autotune.verdict.iterations import drop_start, warm_up_end
+from autotune.verdict.timing import cost_per_sample, winsorized_mean
 from autotune_spaces.base import Scope
 from autotune_trials.protocol.messages import Window
 

@@ -19,7 +19,8 @@ from autotune.explain.flops import Kind, kind
 from autotune.explain.records import Operator, Peak, PerfSummary
 from autotune.explain.roofline import roof_for
 from autotune.explain.trace import Trace
-from autotune.verdict.timing import drop_start, waiting_times_s, warm_up_end
+from autotune.verdict.iterations import drop_start, warm_up_end
+from autotune.verdict.timing import waiting_times_s
 from autotune_trials.protocol.messages import Window
 
 

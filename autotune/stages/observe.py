@@ -27,17 +27,10 @@ from autotune.stages.measuring.lanes import MOST_LOST
 from autotune.stages.measuring.own_blocks import OwnBlocks, window_of
 from autotune.tracking.records import record_baseline
 from autotune.verdict.bottleneck import name_bottleneck, outdoes_waiting
+from autotune.verdict.iterations import drop_start, first_counted, mean_samples
 from autotune.verdict.runs import loss_run
 from autotune.verdict.speedup import noise_of
-from autotune.verdict.timing import (
-    anatomy,
-    cost_without_data,
-    drop_start,
-    first_counted,
-    mean_samples,
-    reader_of,
-    restarts_with,
-)
+from autotune.verdict.timing import anatomy, cost_without_data, reader_of, restarts_with
 from autotune.words import duration_words
 from autotune_spaces.base import Config, NotApplicable
 from autotune_spaces.codec import encode

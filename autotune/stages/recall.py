@@ -21,7 +21,8 @@ from autotune.stages.measuring.fresh import FIRST_RUN, first_look_s, pair_s
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.prove import NOT_NEEDED, PROVEN, Proof, cold_s, why_not, without_idle
 from autotune.stages.searching.model_study import PRIOR_DROPPED
-from autotune.verdict.timing import first_counted, start_up_excess
+from autotune.verdict.iterations import first_counted
+from autotune.verdict.timing import start_up_excess
 from autotune.words import plural
 from autotune_spaces.codec import decode, encode
 

@@ -20,19 +20,18 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from statistics import fmean, median
 
-from autotune.verdict.timing import (
+from autotune.verdict.iterations import (
     LATER_EPOCH,
     WARM_UP_MINIMUM,
-    Stalls,
     epoch_iterations,
     first_counted,
     later_epoch,
     mean_samples,
     part_of,
-    usual_limit,
     warm_up_end,
     whole_epochs,
 )
+from autotune.verdict.timing import Stalls, usual_limit
 from autotune_trials.protocol.messages import Window
 
 # what has to be left of both sides when they are cut to the same part

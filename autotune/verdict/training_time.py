@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from autotune.verdict.timing import epoch_iterations, mean_samples
+from autotune.verdict.iterations import epoch_iterations, mean_samples
 from autotune_trials.protocol.messages import Window
 
 

@@ -28,14 +28,9 @@ from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import RunContext
 from autotune.stages.observe import observe
 from autotune.tracking import open_tracker
-from autotune.verdict.timing import (
-    cost_per_sample,
-    disturbed,
-    drop_start,
-    mean_samples,
-    start_up_excess,
-    warm_up_end,
-)
+from autotune.verdict.disturbed import disturbed
+from autotune.verdict.iterations import drop_start, mean_samples, warm_up_end
+from autotune.verdict.timing import cost_per_sample, start_up_excess
 from autotune_trials.protocol.messages import Record, Window
 
 STEPS = 60  # minimum per window, after its warm-up

@@ -54,9 +54,11 @@ from simulate import abba, levels_in_order  # noqa: E402
 from autotune.stages.measuring.fresh import REMEASURED  # noqa: E402
 from autotune.verdict.difference import LOOKS as JUDGE_LOOKS  # noqa: E402
 from autotune.verdict.difference import Difference, difference  # noqa: E402
+from autotune.verdict.disturbed import disturbed  # noqa: E402
+from autotune.verdict.iterations import drop_start, warm_up_end  # noqa: E402
 from autotune.verdict.sequential import robust_mean, t_quantile  # noqa: E402
 from autotune.verdict.speedup import LOOKS, MINIMUM_GAIN, SpeedDecision, decide  # noqa: E402
-from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, warm_up_end  # noqa: E402
+from autotune.verdict.timing import cost_per_sample  # noqa: E402
 from autotune_trials.measure.machine_load import between, snapshot  # noqa: E402
 from autotune_trials.protocol.messages import Window  # noqa: E402
 

@@ -39,9 +39,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
 
 from autotune.results import Interval  # noqa: E402
+from autotune.verdict.disturbed import disturbed  # noqa: E402
+from autotune.verdict.iterations import drop_start, warm_up_end  # noqa: E402
 from autotune.verdict.sequential import levels_by_kind  # noqa: E402
 from autotune.verdict.speedup import LOOKS, LogRatio, SpeedDecision, decide, planned  # noqa: E402
-from autotune.verdict.timing import cost_per_sample, disturbed, drop_start, warm_up_end  # noqa: E402
+from autotune.verdict.timing import cost_per_sample  # noqa: E402
 from autotune_trials.protocol.messages import Window  # noqa: E402
 
 MACHINES = ("quiet", "drifting", "bursty, seen", "bursty, unseen", "very noisy")

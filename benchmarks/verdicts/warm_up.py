@@ -23,7 +23,8 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "trials"), str(ROOT / "search_spaces")]
 
-from autotune.verdict.timing import MAD_TO_SD, warm_up_end, winsorized_mean  # noqa: E402
+from autotune.verdict.iterations import MAD_TO_SD, warm_up_end  # noqa: E402
+from autotune.verdict.timing import winsorized_mean  # noqa: E402
 
 SCORED_SEED, DRY_SEED, WINDOWS = 61_121, 0, 400
 MINIMUM, BLOCK, BATCH_OF_MEANS = 10, 8, 5
@@ -204,7 +205,7 @@ def main() -> None:
         head = (
             "# Where a window's warm-up ends\n\nMade by `python benchmarks/verdicts/warm_up.py`,"
             " which says what the columns are;\nthe shipped rule is"
-            " `autotune.verdict.timing.warm_up_end`, frozen before these seeds were drawn.\n\n"
+            " `autotune.verdict.iterations.warm_up_end`, frozen before these seeds were drawn.\n\n"
         )
         Path(__file__).with_suffix(".md").write_text(head + text + "\n" + NOTES, "utf-8")
 

@@ -15,7 +15,8 @@ from autotune.executors.base import FixedRun
 from autotune.executors.local import LocalExecutor
 from autotune.job.configs import live_knobs_of
 from autotune.job.spec import JobSpec, SideEffects
-from autotune.verdict.timing import anatomy, drop_start
+from autotune.verdict.iterations import drop_start
+from autotune.verdict.timing import anatomy
 from autotune_spaces.base import Config, SearchSpace
 from autotune_spaces.knobs import create
 from autotune_trials.protocol.messages import Block, Window

@@ -24,7 +24,7 @@ from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import MIN_SECONDS, counted_times, wall_s
 from autotune.stages.observe import first_epoch_s, first_run
 from autotune.tracking import open_tracker
-from autotune.verdict.timing import later_epoch
+from autotune.verdict.iterations import later_epoch
 from autotune_trials.protocol.messages import Record, Window
 
 

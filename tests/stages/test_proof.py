@@ -25,8 +25,8 @@ from autotune.report.text.story import evidence
 from autotune.results import KnobGain, LossState, LossVerdict, Trial, TrialState
 from autotune.stages.prove import _milder, _why_nothing
 from autotune.stages.search import Finalist, Searched
+from autotune.verdict.iterations import first_counted, part_of
 from autotune.verdict.speedup import LOOKS
-from autotune.verdict.timing import first_counted, part_of
 from autotune_spaces.base import Config
 from autotune_trials.protocol.messages import Record, Window
 

@@ -23,7 +23,7 @@ def on_a_core(load: str, work: str) -> dict:
     """
     code = f"""
 import json, os, time, loads
-from autotune.verdict.timing import disturbed
+from autotune.verdict.disturbed import disturbed
 core = loads.Core(max(os.sched_getaffinity(0)), {load!r}, 1, time.monotonic(), window_s=0.3)
 try:
     print(json.dumps({work}))

@@ -12,8 +12,8 @@ import pytest
 
 from autotune.stages.measuring.pair_figures import PairFigures
 from autotune.verdict.alike import OwnStalls, counted_alike, own_stalls
+from autotune.verdict.iterations import first_counted, later_epoch
 from autotune.verdict.sequential import robust_mean
-from autotune.verdict.timing import first_counted, later_epoch
 from autotune_trials.protocol.messages import Record, Window
 
 SPEC: Any = SimpleNamespace(objective="throughput", second_objective="", planned_steps=20_000)

@@ -10,23 +10,25 @@ import pytest
 
 from autotune.verdict.alike import counted_alike
 from autotune.verdict.bottleneck import name_bottleneck
+from autotune.verdict.disturbed import disturbed
+from autotune.verdict.iterations import (
+    drop_start,
+    first_counted,
+    from_stock,
+    later_epoch,
+    warm_up_end,
+    with_epoch_of,
+)
 from autotune.verdict.timing import (
     anatomy,
     cost_of_counted,
     cost_per_sample,
     cost_without_data,
-    disturbed,
-    drop_start,
-    first_counted,
-    from_stock,
     joules_per_sample,
-    later_epoch,
     mean_turnover_s,
     reader_of,
     start_up_excess,
-    warm_up_end,
     winsorized_mean,
-    with_epoch_of,
 )
 from autotune_trials.protocol.messages import PHASES, Window
 

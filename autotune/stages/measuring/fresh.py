@@ -24,14 +24,9 @@ from autotune.findings.page_faults import FAULT_S
 from autotune.results import Observation
 from autotune.secrets import mask_command
 from autotune.stages.context import KILLS, RunContext
+from autotune.verdict.disturbed import SOME_FOREIGN_CORES, disturbed
+from autotune.verdict.iterations import WARM_UP_MINIMUM, first_counted, later_epoch
 from autotune.verdict.speedup import LOOKS
-from autotune.verdict.timing import (
-    SOME_FOREIGN_CORES,
-    WARM_UP_MINIMUM,
-    disturbed,
-    first_counted,
-    later_epoch,
-)
 from autotune.words import duration_words
 from autotune_spaces.base import Config, Knob, Scope, SearchSpace, Value
 from autotune_trials.diagnosis.classify import KILLED

@@ -12,9 +12,9 @@ from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FIRST_RUN
 from autotune.stages.measuring.kept_session import KeptSession
 from autotune.stages.measuring.room import MIN_ITERATIONS
+from autotune.verdict.disturbed import disturbed
 from autotune.verdict.timing import (
     cost_per_sample,
-    disturbed,
     joules_per_sample,
     restarts_with,
     start_of_workers_s,

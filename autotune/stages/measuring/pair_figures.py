@@ -19,21 +19,18 @@ from autotune.objectives import WHOLE_TRAINING
 from autotune.results import Anatomy, TrainingTime
 from autotune.stages.measuring.fresh import wall_s
 from autotune.verdict.alike import OwnStalls, Values, counted_alike, own_stalls, stalls_alike
+from autotune.verdict.iterations import first_counted, later_epoch, mean_samples, with_epoch_of
 from autotune.verdict.sequential import levels_by_kind, robust_mean
 from autotune.verdict.speedup import BACKED, MINIMUM_GAIN, LogRatio, noise_of
 from autotune.verdict.timing import (
     anatomy,
     cost_of_counted,
-    first_counted,
     joules_per_sample,
-    later_epoch,
-    mean_samples,
     mean_turnover_s,
     restarts_workers,
     start_of_workers_s,
     start_up_excess,
     winsorized_mean,
-    with_epoch_of,
 )
 from autotune.verdict.training_time import evaluation_costs, training_s
 from autotune_trials.protocol.messages import Record

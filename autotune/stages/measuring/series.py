@@ -28,14 +28,12 @@ from autotune.stages.measuring.kept_session import (
     Outcome,
 )
 from autotune.stages.measuring.room import MIN_ITERATIONS
+from autotune.verdict.disturbed import disturbed
+from autotune.verdict.iterations import epoch_iterations, full_batches, mean_samples
 from autotune.verdict.timing import (
     anatomy,
     cost_per_sample,
-    disturbed,
-    epoch_iterations,
-    full_batches,
     joules_per_sample,
-    mean_samples,
     restarts_with,
     start_of_workers_s,
     winsorized_mean,

@@ -28,8 +28,9 @@ from autotune.stages.measuring.fresh import (
 from autotune.stages.measuring.pairs import PROCESS_PAIRS, Pairs
 from autotune.stages.searching.model_search import Found
 from autotune.tracking.records import record_trial
+from autotune.verdict.iterations import warm_up_end
 from autotune.verdict.speedup import MINIMUM_GAIN, LogRatio, around
-from autotune.verdict.timing import start_up_excess, warm_up_end
+from autotune.verdict.timing import start_up_excess
 from autotune.words import factor_words, no_effect_words
 from autotune_spaces.base import Config, Value
 from autotune_spaces.codec import encode

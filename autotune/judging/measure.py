@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from statistics import median
 
-from autotune.errors import BaselineError, HookError, InputError
+from autotune.errors import BaselineError, HookError
 from autotune.executors.base import Executor, SessionFailed
 from autotune.explain.records import Finding, Place
 from autotune.explain.records import Side as Profiled
 from autotune.findings import judge as judge_findings
 from autotune.job.configs import key_of, numerics_of
+from autotune.judging.comparable import Observed, compare_sides, error_of_side
 from autotune.judging.records import Judgement, SideRecord
 from autotune.judging.sides import Side
 from autotune.results import LossState, LossVerdict, Observation
 from autotune.stages.context import ANNOUNCED, OVER, RunContext
 from autotune.stages.converge import Asked, check_loss
-from autotune.stages.explain import case, describe, measured_peaks, profile, profiled
+from autotune.stages.explain import case, describe, measured_peaks, profile
 from autotune.stages.measuring.fresh import pair_s, rounds
 from autotune.stages.measuring.interleaving import WHY_NOT, keep_decision, unrecorded_files, why_not
 from autotune.stages.measuring.pairs import Pairs
-from autotune.stages.observe import explain_failure
-from autotune.stages.profile import observed
 from autotune.tuner import environment
 from autotune.verdict.difference import LOOKS, Difference, difference
 from autotune.verdict.runs import first_bits_differ, loss_run
 from autotune.verdict.words import FIRST_EPOCH
 from autotune.words import duration_words
 from autotune_spaces.base import Config, Numerics
-from autotune_spaces.codec import decode, encode
 from autotune_trials.protocol.messages import Record
 
 LOSS_SHARE = 0.15  # share of the budget kept for the loss check: A once more, further pairs
-# relative: windows of different lengths hold different parts of an epoch, whose batches may vary
-SAME_BATCH = 0.05
 # Parts of the fingerprint that show how the source is arranged. A knob leaves that alone, a commit
 # may not; its effect on the training shows in the loss.
 ARRANGEMENT = ("modules_in_training", "modules_in_evaluation", "loss_modules", "dataset", "sampler")
@@ -88,7 +82,7 @@ class SidePairs(Pairs):
         try:
             yield
         except (SessionFailed, BaselineError, HookError) as failure:
-            raise _error_of_side(self._contexts[side], self._sides[side], failure) from failure
+            raise error_of_side(self._contexts[side], self._sides[side], failure) from failure
 
     def _longer(self, steps: int) -> str:
         return f"{super()._longer(steps)}|{self.context.spec.budget.minutes:g}"
@@ -171,58 +165,7 @@ def judge_sides(
     )
 
 
-# ------------------------------------------------------------------ can they be compared?
-
-
-def compare_sides(
-    contexts: Mapping[str, RunContext], sides: tuple[Side, Side]
-) -> dict[str, _Observed]:
-    """Profile each side briefly, and refuse unlike sides before time is spent.
-
-    Raises:
-        InputError: another device, other data, another batch size, other ranks.
-    """
-    found: dict[str, _Observed] = {}
-    for side in sides:
-        context = contexts[side.name]
-        stored = context.journal.find("side", side.name)
-        if stored is None:
-            context.progress.stage("observe", f"{side.name}: {side.what}")
-            try:  # made again: without its `side` entry, an observation is unfinished
-                record = profiled(context, side.name, side.knobs, anew=True)
-            except SessionFailed as failure:
-                raise _error_of_side(context, side, failure) from failure
-            hello = context.executor.last_hello
-            assert hello is not None
-            window = record.window
-            it = _Observed(
-                observed(context, hello, record), median(window.samples), window.peak_memory_gib
-            )
-            context.journal.append("side", side.name, encode(it))
-            context.stop.check()
-        else:
-            it = decode(_Observed, stored)
-        found[side.name] = it
-    if unlike := _unlike(found["A"], found["B"]):
-        raise InputError(
-            f"the sides cannot be compared: {unlike}",
-            where=f"A: {sides[0].what}; B: {sides[1].what}",
-            expected="the same work: data, batch size, device and number of processes",
-            remedy="judge one change at a time; `autotune run` tunes the batch size",
-        )
-    return found
-
-
-@dataclass(frozen=True)
-class _Observed:
-    observation: Observation
-    samples: float  # per iteration
-    peak_gib: float
-
-
-def _decide_interleaving(
-    contexts: Mapping[str, RunContext], found: Mapping[str, _Observed]
-) -> None:
+def _decide_interleaving(contexts: Mapping[str, RunContext], found: Mapping[str, Observed]) -> None:
     """Decide for this judgement and those that resume it: see :mod:`.interleaving`."""
     context = contexts["A"]
     if context.journal.find(WHY_NOT) is not None:
@@ -236,40 +179,6 @@ def _written(contexts: Mapping[str, RunContext]) -> str:
     """:func:`.interleaving.unrecorded_files` of both sides."""
     found = (unrecorded_files(it.run_dir / n, it.spec.workdir) for n, it in contexts.items())
     return next(filter(None, found), "")
-
-
-def _error_of_side(
-    context: RunContext, side: Side, failure: SessionFailed | BaselineError | HookError
-) -> BaselineError | HookError:
-    """Turn ``failure`` into an error of that side, with its command."""
-    cause = failure if isinstance(failure, SessionFailed) else failure.__cause__
-    where = side.command
-    if isinstance(cause, SessionFailed):
-        error = explain_failure(context, cause, "the job")
-        where = error.where
-    else:
-        assert not isinstance(failure, SessionFailed)
-        error = failure
-    return type(error)(
-        f"{side.name}, {side.what}: {error.found}",
-        where=where,
-        expected=error.expected,
-        remedy=error.remedy,
-    )
-
-
-def _unlike(a: _Observed, b: _Observed) -> str:
-    """What differs in the work itself, in words; "": nothing."""
-    jobs = a.observation.job, b.observation.job
-    facts: list[tuple[str, object, object]] = [
-        ("device", jobs[0].device, jobs[1].device),
-        ("processes", jobs[0].world_size, jobs[1].world_size),
-    ]
-    if not math.isclose(a.samples, b.samples, rel_tol=SAME_BATCH):
-        facts.append(("samples per iteration", a.samples, b.samples))
-    if jobs[0].loader and jobs[1].loader:
-        facts.append(("samples in the data set", jobs[0].loader.samples, jobs[1].loader.samples))
-    return "; ".join(f"{name}: {x} in A, {y} in B" for name, x, y in facts if x != y)
 
 
 # ------------------------------------------------------------------ how fast, and the same loss?

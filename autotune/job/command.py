@@ -14,7 +14,7 @@ from pathlib import Path
 
 from autotune.errors import HookError, InputError
 from autotune.job.mistakes import listing, nearest
-from autotune_trials.diagnosis.classify import python_arguments
+from autotune_trials.diagnosis.unhooked import python_arguments
 
 OWN_PLACEHOLDERS = ("seed", "trial_dir")
 # {name}, but neither ${name} (a shell's or Hydra's) nor {"json": 1}.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from session_waits import wait_for
 
-from autotune_trials.diagnosis import classify, oom_kills
+from autotune_trials.diagnosis import classify, oom_kills, unhooked
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import Block, SessionConfig
 from autotune_trials.session.session import SessionFailed
@@ -327,7 +327,7 @@ def test_how_far_the_markers_go(tmp_path, markers, cause):
     paths.markers.mkdir()
     for marker in markers:
         (paths.markers / f"{marker}-1").touch()
-    found = classify.of_exit(0, ["python", "train.py"], tmp_path, paths, "x")
+    found = unhooked.explain(["python", "train.py"], paths, "x")
     assert found.kind == "unhooked" and cause in found.detail and "import autotune" in found.detail
 
 
@@ -460,8 +460,7 @@ def diagnosed(tmp_path):
         paths = SessionPaths(tmp_path)
         paths.stderr.write_text(stderr)
         paths.stdout.write_text(stdout)
-        argv = ["python", "train.py"]
-        return classify.of_exit(status, argv, Path("/home/u"), paths, "x", oom_kills)
+        return classify.of_exit(status, Path("/home/u"), paths, "x", oom_kills)
 
     return diagnose
 

@@ -1,13 +1,11 @@
 """Why a session failed, judged by its exit status, logs and markers. Pure functions of text and
 files.
 
-    exit 0, step marker      ended      the job finished by itself
-    exit 0, no step marker   unhooked   the agent never saw an optimizer step
-    "out of memory" …        oom        in the exception that ends the log, or in an error at its
-                                        end
-    SIGKILL                  oom, if the kernel's OOM killer ran during the session or its count
-                             is unavailable; else killed
-    any other exit           crash
+    exit 0              ended   the job finished by itself (unhooked.py: if it never trained)
+    "out of memory" …   oom     in the exception that ends the log, or in an error at its end
+    SIGKILL             oom, if the kernel's OOM killer ran during the session or its count is
+                        unavailable; else killed
+    any other exit      crash
 """
 
 from __future__ import annotations
@@ -20,8 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from autotune_trials.api import MARKING
-from autotune_trials.paths import MARKERS, SessionPaths
+from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import LOADER_SETTINGS
 from autotune_trials.session.ranks import PEER_GONE
 
@@ -70,7 +67,6 @@ ADDED = re.compile(
     r"\[?[EFIW]\d{4} |wandb: |frame #\d+: |\[?(?:DEBUG|INFO|WARNING|ERROR)\b|\[?\d{4}-\d\d-\d\d[ T]"
     r"|\S+:\d+: \w*Warning: "
 )
-DETACHING = "sudo su docker podman apptainer singularity ssh kubectl srun sbatch".split()
 
 
 @dataclass(frozen=True)
@@ -295,12 +291,7 @@ def markers_of(paths: SessionPaths) -> dict[str, set[int]]:
 
 
 def of_exit(
-    status: int,
-    argv: Sequence[str],
-    workdir: Path,
-    paths: SessionPaths,
-    doing: str,
-    oom_kills: int | None = None,
+    status: int, workdir: Path, paths: SessionPaths, doing: str, oom_kills: int | None = None
 ) -> Diagnosis:
     """Why the command ended, judged by its exit status (negative: a signal) and its logs.
 
@@ -308,8 +299,6 @@ def of_exit(
     kills by the kernel during the session; None: unknown.
     """
     if status == 0:
-        if "step" not in markers_of(paths):
-            return unhooked(argv, paths, "the command ended (exit code 0)")
         return Diagnosis(
             "ended",
             f"the job finished by itself (exit code 0) before {doing}",
@@ -380,109 +369,3 @@ def _status_in_words(status: int) -> str:
     if status < 0:
         return f"ended by {name or f'signal {number}'}"
     return f"exit code {status}" + (f" ({name})" if name and status > 128 else "")
-
-
-def unhooked(argv: Sequence[str], paths: SessionPaths, happened: str) -> Diagnosis:
-    """Why no optimizer step was seen, judged by the last marker left, and what to do about it."""
-    markers = markers_of(paths)
-    furthest = next((m for m in reversed(MARKERS) if m in markers and m != "loader"), "")
-    cause, remedy = _CAUSES.get(furthest, ("", ""))
-    if not furthest:
-        cause, remedy = _why_no_python(argv)
-    text = f"{happened}, and no optimizer step was seen: {cause}.\n{remedy}"
-    trouble = read_tail(paths.agent_log).strip()
-    if trouble:
-        text += f"\nagent.log ends with: {trouble.splitlines()[-1][:300]}"
-    return Diagnosis("unhooked", text, log_tail=log_tail(paths))
-
-
-_CAUSES = {
-    "python": (
-        "Python ran, but never imported torch",
-        (
-            "Only PyTorch jobs can be tuned. If another program does the training, give that one as"
-            " the command."
-        ),
-    ),
-    "torch": (
-        "torch was imported, but neither backward() nor an optimizer was called",
-        (
-            "Check that the command trains (not only evaluates or prepares data); if it trains in"
-            f" another way, {MARKING}"
-        ),
-    ),
-    "backward": (
-        (
-            "backward() was called, but no torch.optim optimizer stepped, and no other parameter"
-            " update was seen"
-        ),
-        MARKING[0].upper() + MARKING[1:],
-    ),
-}
-
-
-def _why_no_python(argv: Sequence[str]) -> tuple[str, str]:
-    """Cause and remedy when no Python process of the command loaded the agent."""
-    flag = _isolating_flag(argv)
-    if flag:
-        return (
-            (
-                f"{flag} makes Python ignore PYTHONPATH or sitecustomize, which autotune uses to"
-                " load its agent"
-            ),
-            f"Remove {flag.split()[0]} from the command.",
-        )
-    names = [os.path.basename(word) for word in argv]
-    detaching = next((n for n in names if n in DETACHING), "")
-    if detaching:
-        return (
-            (
-                f"{detaching} starts the job without the environment variables that load"
-                " autotune's agent"
-            ),
-            f"Tune the command that {detaching} runs, where it runs.",
-        )
-    return (
-        (
-            "no Python process of the command loaded the agent: the command is not a Python"
-            " program, starts Python with -I, -E or -S or without its environment, or continues in"
-            " the background"
-        ),
-        "Give the training command itself, in the foreground.",
-    )
-
-
-class PythonArguments(NamedTuple):
-    """The arguments after `python` in a command; "" for those that are absent."""
-
-    script: str = ""
-    # as written ("-Es"): makes Python ignore PYTHONPATH (-I, -E) or sitecustomize (-S)
-    option: str = ""
-    flag: str = ""  # its letter: "E"
-
-
-def python_arguments(arguments: Iterable[str]) -> PythonArguments:
-    rest = iter(arguments)
-    for word in rest:
-        if not word.startswith("-"):
-            return PythonArguments(word)
-        if word in ("-W", "-X", "--check-hash-based-pycs"):
-            next(rest, None)
-        elif not word.startswith("--"):
-            letters = re.split(r"[cmXW]", word[1:])[0]
-            if found := next((letter for letter in letters if letter in "IES"), ""):
-                return PythonArguments("", word, found)
-            # -c, -m and - end Python's own options
-            if word == "-" or word[1 + len(letters) :][:1] in ("c", "m"):
-                break
-    return PythonArguments()
-
-
-def _isolating_flag(argv: Sequence[str]) -> str:
-    """``-I`` or ``-Es (E)`` if this command starts a Python that does not load the agent."""
-    for at, word in enumerate(argv):
-        if re.fullmatch(r"python[\d.]*|pypy[\d.]*", os.path.basename(word)):
-            _, option, flag = python_arguments(argv[at + 1 :])
-            if flag:
-                return option if option == f"-{flag}" else f"{option} ({flag})"
-    return ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotune_trials.diagnosis import classify, hang_stacks
+from autotune_trials.diagnosis import classify, hang_stacks, unhooked
 from autotune_trials.diagnosis.oom_kills import OomKills
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.failures import SessionFailed
@@ -68,9 +68,9 @@ class Postmortem:
         return self.found(self.after_exit(status, until))
 
     def after_exit(self, status: int, until: str) -> classify.Diagnosis:
-        return classify.of_exit(
-            status, self._argv, self._workdir, self._paths, until, self._oom_kills.since()
-        )
+        if status == 0 and "step" not in classify.markers_of(self._paths):
+            return unhooked.explain(self._argv, self._paths, "the command ended (exit code 0)")
+        return classify.of_exit(status, self._workdir, self._paths, until, self._oom_kills.since())
 
     def of_watcher(self, lost: str) -> SessionFailed:
         """The supervisor is gone; ``lost`` says why."""
@@ -160,7 +160,7 @@ class Postmortem:
             )
         hang_stacks.save_stacks(self._paths, self._mark, pids)
         happened = f"{waited_s:.0f} s have passed since the start"
-        found = classify.unhooked(self._argv, self._paths, happened)
+        found = unhooked.explain(self._argv, self._paths, happened)
         if "backward" in markers:
             found = replace(found, detail=f"{found.detail}\n{ACCUMULATES}")
         return self.found(found)

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import Block, SessionConfig
+from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -76,13 +77,8 @@ def biases(folder: Path, queue: int, drained: bool, rounds: int) -> list[float]:
     )
     config = SessionConfig("live", str(folder / "s"))
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with Session(
-        [sys.executable, str(script)],
-        workdir=ROOT,
-        env=env,
-        paths=SessionPaths(folder / "s"),
-        config=config,
-    ) as session:
+    command = Command([sys.executable, str(script)], ROOT, env)
+    with Session(command, SessionPaths(folder / "s"), config) as session:
         session.wait_hello()
 
         def measured(name: str, settle: int) -> float:

@@ -72,17 +72,13 @@ def bare(script: Path, output: Path) -> float:
 def under_agent(script: Path, output: Path, steps: int, folder: Path) -> float:
     from autotune_trials.paths import SessionPaths
     from autotune_trials.protocol.messages import SessionConfig
+    from autotune_trials.session.launch_environment import Command
     from autotune_trials.session.session import Session
 
     paths = SessionPaths(folder)
     config = SessionConfig("fixed", str(folder), steps=steps + 20, seed=None)
-    with Session(
-        [sys.executable, str(script)],
-        workdir=ROOT,
-        env=dict(os.environ),
-        paths=paths,
-        config=config,
-    ) as session:
+    command = Command([sys.executable, str(script)], ROOT, dict(os.environ))
+    with Session(command, paths, config) as session:
         session.wait_hello()
         session.wait_record()
     return iteration_s(json.loads(output.read_text()))

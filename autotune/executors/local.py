@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,7 @@ from autotune.job.spec import JobSpec
 from autotune.secrets import secret_texts
 from autotune_spaces.base import Config, Knob, NotApplicable, Start, Value
 from autotune_spaces.space import command_line
+from autotune_trials.file_restore.ledger import RestoreOptions
 from autotune_trials.file_restore.restore import leftovers
 from autotune_trials.measure.profiler import STACK_STEPS
 from autotune_trials.paths import new_session
@@ -53,9 +54,10 @@ from autotune_trials.protocol.messages import (
     SessionConfig,
     SessionMode,
 )
-from autotune_trials.session.launch_environment import socket_folders
-from autotune_trials.session.session import HANG_TIMEOUT_S, Session
-from autotune_trials.session.silence import SHORTEST_S, SlowestGap
+from autotune_trials.session.launch_environment import Command, socket_folders
+from autotune_trials.session.session import Session
+from autotune_trials.session.silence import SlowestGap
+from autotune_trials.session.waiting import Limits
 from autotune_trials.supervisor import process_tags
 
 PEAKS_TIMEOUT_S = 120  # normally a few seconds
@@ -73,6 +75,17 @@ FIRST_SEED = 1000
 def open_executor(spec: JobSpec, run_dir: Path, **_: object) -> LocalExecutor:
     """As :func:`autotune.executors.executor_for`."""
     return LocalExecutor(spec, run_dir)
+
+
+@dataclass(frozen=True)
+class SessionRequest:
+    """A session to be started; every node of a job over several gets the same."""
+
+    label: str
+    config: SessionConfig
+    process_config: Config = field(default_factory=dict)
+    seed: int = 0  # value of {seed}, from FIRST_SEED on
+    capture: Capture | None = None
 
 
 class LocalLiveSession(LiveSession):
@@ -143,7 +156,7 @@ class LocalExecutor(Executor):
             stretch=self.stretches,
             energy=self.spec.reads_energy,
         )
-        session = self.new_session("live", {}, config, seed=0)
+        session = self.new_session(SessionRequest("live", config))
         try:
             session.start()
             self.last_hello = session.wait_hello()
@@ -186,7 +199,7 @@ class LocalExecutor(Executor):
             Side(executor._fixed_session(request, slice_steps=FIRST_SLICE), request)
             for executor, request in ((self, first), (other, second))
         ]
-        sides[1].session.share_ledger(sides[0].session)
+        sides[1].session.ledger.share(sides[0].session.ledger)
         try:
             for side in sides:
                 side.start()
@@ -228,13 +241,14 @@ class LocalExecutor(Executor):
             if request.stacks or request.capture is not None
             else SessionConfig.watch_steps,
         )
-        process_config = started_with(request.config, self.spec.search_space)
         return self.new_session(
-            request.label or config.mode.value,
-            process_config,
-            config,
-            request.seed,
-            request.capture,
+            SessionRequest(
+                request.label or config.mode.value,
+                config,
+                started_with(request.config, self.spec.search_space),
+                request.seed,
+                request.capture,
+            )
         )
 
     def survey(self) -> Mapping[str, Any]:
@@ -311,48 +325,45 @@ class LocalExecutor(Executor):
         path = session.paths.report(capture.suffix)
         return str(path) if path.exists() else ""
 
-    def new_session(
-        self,
-        label: str,
-        process_config: Config,
-        config: SessionConfig,
-        seed: int,
-        capture: Capture | None = None,
-    ) -> Session:
+    def new_session(self, request: SessionRequest) -> Session:
         """Create a session of the job in a directory of its own, without starting it.
 
         The caller ends it with :func:`finish`; :meth:`close` does so, too.
 
         Raises:
-            SessionFailed: ``process_config`` cannot be set here.
+            SessionFailed: its ``process_config`` cannot be set here.
             InputError: what an earlier session changed could not be put back.
         """
         self.close_kept()
         for earlier in self._open:
             require_restored(earlier.outcome)
-        argv, overrides = self._with_process_knobs(process_config)
-        paths = new_session(self.run_dir, label)
-        if capture is not None:
-            argv = [
-                word.replace("{report}", str(paths.report(""))) for word in capture.words
-            ] + argv
-        session = self.session_class(
+        spec = self.spec
+        argv, overrides = self._with_process_knobs(request.process_config)
+        paths = new_session(self.run_dir, request.label)
+        if request.capture is not None:
+            report = str(paths.report(""))
+            argv = [word.replace("{report}", report) for word in request.capture.words] + argv
+        command = Command(
             argv,
-            self.spec.workdir,
-            {**self.spec.env, **self.variables},
-            paths,
-            config,
-            overrides=overrides,
-            fill={"seed": str(FIRST_SEED + seed)},
+            spec.workdir,
+            {**spec.env, **self.variables},
+            overrides,
+            fill={"seed": str(FIRST_SEED + request.seed)},
             cache_dir=self.compile_cache or self.run_dir / "compile-cache",
-            startup_timeout_s=self.spec.startup_timeout_s,
-            hang_timeout_s=self.spec.hang_timeout_s or HANG_TIMEOUT_S,
-            shortest_hang_s=self.spec.hang_timeout_s or SHORTEST_S,
+            secrets=secret_texts({**os.environ, **spec.env}, argv),
+        )
+        limits = Limits(startup_timeout_s=spec.startup_timeout_s)
+        if limit_s := spec.hang_timeout_s:
+            limits = replace(limits, hang_timeout_s=limit_s, shortest_hang_s=limit_s)
+        effects = spec.side_effects
+        session = self.session_class(
+            command,
+            paths,
+            request.config,
+            limits=limits,
+            restore=RestoreOptions(effects.keep, self._own) if effects.put_back else None,
             pace=self._pace,
-            unchanged=not process_config,
-            keep=self.spec.side_effects.keep if self.spec.side_effects.put_back else None,
-            own=self._own,
-            secrets=secret_texts({**os.environ, **self.spec.env}, argv),
+            unchanged=not request.process_config,
         )
         self._open = [s for s in self._open if not s.closed] + [session]
         return session
@@ -408,4 +419,4 @@ def finish(session: Session) -> None:
     shutil.rmtree(session.paths.out, ignore_errors=True)
     # all trials write alike: one scan is enough
     if not closed and session.paths.root.name.startswith("0001-"):
-        notice(session.paths.root, session.workdir, session.path_scope, session.outcome)
+        notice(session.paths.root, session.workdir, session.ledger.scope, session.outcome)

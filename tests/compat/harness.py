@@ -20,7 +20,9 @@ from catalogue import HERE, LONG, Program
 
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import Hello, Record, SessionConfig
+from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
+from autotune_trials.session.waiting import Limits
 
 PYTHON = Path(os.environ.get("AUTOTUNE_COMPAT_PYTHON") or sys.executable)
 STEPS = 50  # minimum, in the runs that are compared
@@ -97,12 +99,10 @@ class Place:
         argv = self.program.argv(length, str(self.out(out)))
         paths = SessionPaths(self.folder / f"session-{out}")
         with Session(
-            argv,
-            self.folder,
-            self.variables,
+            Command(argv, self.folder, self.variables),
             paths,
             SessionConfig(mode, "", **config),
-            startup_timeout_s=TIMEOUT_S,
+            limits=Limits(startup_timeout_s=TIMEOUT_S),
         ) as session:
             yield session
             assert not paths.agent_log.exists(), paths.agent_log.read_text()

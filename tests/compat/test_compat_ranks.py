@@ -15,7 +15,9 @@ import pytest
 
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import Block, KnobChoice, SessionConfig
+from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
+from autotune_trials.session.waiting import Limits
 from autotune_trials.supervisor import process_tags
 
 PYTHON = os.environ.get("AUTOTUNE_COMPAT_PYTHON", "")
@@ -168,15 +170,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
         paths = SessionPaths(tmp_path / f"session{len(made)}")
         paths.root.mkdir()
         session = Session(
-            argv,
-            tmp_path,
-            OFFLINE,
+            Command(argv, tmp_path, OFFLINE, overrides),
             paths,
             config,
-            overrides=overrides,
-            startup_timeout_s=240.0,
-            hang_timeout_s=90.0,
-            grace_s=1.0,
+            limits=Limits(startup_timeout_s=240.0, hang_timeout_s=90.0, grace_s=1.0),
         )
         made.append(session)
         session.start()

@@ -22,7 +22,9 @@ from autotune.findings import RULES, Findings, judge
 from autotune.stages import explain
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import KnobChoice, Record, SessionConfig
+from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
+from autotune_trials.session.waiting import Limits
 
 PROGRAMS = Path(__file__).parent / "programs"
 MARK = "# <- planted"
@@ -132,13 +134,10 @@ def run(planted: Planted, directory: Path, clean: bool) -> Run:
     config = SessionConfig("profile", "", knobs=knobs, steps=explain.SETTLE_STEPS, seed=0)
     environment = {"OMP_NUM_THREADS": "1", "PLANTED": str(figures), **planted.environment}
     session = Session(
-        argv,
-        directory,
-        environment,
+        Command(argv, directory, environment),
         SessionPaths(root),
         config,
-        startup_timeout_s=120.0,
-        hang_timeout_s=60.0,
+        limits=Limits(startup_timeout_s=120.0, hang_timeout_s=60.0),
     )
     session.start()
     try:

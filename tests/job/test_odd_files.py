@@ -153,6 +153,7 @@ def test_words_reach_the_program_as_they_are(tmp_path: Path) -> None:
 
     from autotune_trials.paths import SessionPaths
     from autotune_trials.protocol.messages import SessionConfig
+    from autotune_trials.session.launch_environment import Command
     from autotune_trials.session.session import Session, SessionFailed
 
     (tmp_path / "say.py").write_text(
@@ -164,9 +165,7 @@ def test_words_reach_the_program_as_they_are(tmp_path: Path) -> None:
     spec = load_job(tmp_path / "job.yaml")
     with (
         Session(
-            spec.command,
-            spec.workdir,
-            {},
+            Command(spec.command, spec.workdir, {}),
             SessionPaths(tmp_path / "session"),
             SessionConfig("live", ""),
         ) as session,

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,12 @@ from ddp_job import source, torchrun
 
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
+from autotune_trials.session.waiting import Limits
 from autotune_trials.supervisor import process_tags
+
+LIMITS = Limits(startup_timeout_s=120.0, hang_timeout_s=60.0, grace_s=1.0)
 
 
 @pytest.fixture
@@ -25,20 +30,19 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
         config: SessionConfig | None = None,
         options: tuple[str, ...] = (),
         job: dict | None = None,
-        **more,
+        argv: list[str] | None = None,
+        overrides: dict[str, str] | None = None,
+        **limits: float,
     ) -> Session:
         (tmp_path / "train.py").write_text(program or source(**(job or {})))
         paths = SessionPaths(tmp_path / f"session{len(made)}")
         paths.root.mkdir()
-        argv = more.pop("argv", None) or torchrun(*options)
-        settings = {"startup_timeout_s": 120.0, "hang_timeout_s": 60.0, "grace_s": 1.0, **more}
+        argv = argv or torchrun(*options)
         session = Session(
-            argv,
-            tmp_path,
-            {"OMP_NUM_THREADS": "1"},
+            Command(argv, tmp_path, {"OMP_NUM_THREADS": "1"}, overrides or {}),
             paths,
             config or SessionConfig("live", ""),
-            **settings,
+            limits=replace(LIMITS, **limits),
         )
         made.append(session)
         session.start()

@@ -27,7 +27,7 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from autotune_trials.agent.side_effects import file_watch
-from autotune_trials.file_restore.recorder import Ledger
+from autotune_trials.file_restore.recorder import Recorder
 from autotune_trials.file_restore.restore import put_back
 from autotune_trials.file_restore.scope import PathScope
 
@@ -213,11 +213,11 @@ KILLED_AFTER = st.sampled_from((0, 1, 2, 4, 8, 16, 1000, 1000))
 
 @contextlib.contextmanager
 def _unseen() -> Iterator[None]:
-    ledger, file_watch._ledger = file_watch._ledger, None
+    recorder, file_watch._recorder = file_watch._recorder, None
     try:
         yield
     finally:
-        file_watch._ledger = ledger
+        file_watch._recorder = recorder
 
 
 class _Killed(BaseException):
@@ -261,12 +261,12 @@ def wrong(program: list[Step], killed_after: int, root: Path) -> list[str]:
     beside = f".autotune-kept-{(world.session / 'written' / 'kept').stat().st_ino:x}-*"
     try:
         before, own_place = world.state(), world.tokens()
-        file_watch._ledger = Ledger(str(world.session / "written"))
+        file_watch._recorder = Recorder(str(world.session / "written"))
         try:
             for stamp, step in enumerate(program):
                 step.run(world, stamp)
         finally:
-            file_watch._ledger = None
+            file_watch._recorder = None
         alive = world.tokens()
         with contextlib.suppress(_Killed), _killed_after(killed_after):
             put_back(str(world.session))

@@ -18,7 +18,9 @@ from session_waits import gone_within, wait_for
 
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
+from autotune_trials.session.waiting import Limits
 from autotune_trials.supervisor import process_tags, procfs
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -182,7 +184,9 @@ def test_ctrl_c_while_the_supervisor_starts(tmp_path, monkeypatch):
     """It reads that it is to stop together with what it is to start."""
     argv = [sys.executable, "-c", "import time; time.sleep(99)"]
     paths = SessionPaths(tmp_path / "session")
-    session = Session(argv, tmp_path, {}, paths, SessionConfig("live", ""), grace_s=0.3)
+    session = Session(
+        Command(argv, tmp_path, {}), paths, SessionConfig("live", ""), limits=Limits(grace_s=0.3)
+    )
     handle_events = session.inbox.handle_events
 
     def interrupted(timeout_s):
@@ -205,9 +209,11 @@ import sys, time
 from pathlib import Path
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
 root = Path(sys.argv[1])
-session = Session([sys.executable, str(root / "job.py")], root, {}, SessionPaths(root / "session"), SessionConfig("live", ""))
+command = Command([sys.executable, str(root / "job.py")], root, {})
+session = Session(command, SessionPaths(root / "session"), SessionConfig("live", ""))
 session.start()
 print(session.mark, session.command.supervisor.pid, session.config.socket, flush=True)
 if "fork" in sys.argv:

@@ -25,14 +25,16 @@ from session_waits import gone_within, wait_for
 from autotune.run_directory import move_aside
 from autotune_trials.file_restore import left_behind, restore
 from autotune_trials.file_restore.backups import Backups, CannotKeep
+from autotune_trials.file_restore.ledger import RestoreOptions, path_scope
 from autotune_trials.file_restore.log import SHARED, Log
-from autotune_trials.file_restore.recorder import Ledger
+from autotune_trials.file_restore.recorder import Recorder
 from autotune_trials.file_restore.restore import leftovers, put_back
 from autotune_trials.file_restore.scope import PathScope
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import SessionConfig
-from autotune_trials.session.launch_environment import path_scope
+from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
+from autotune_trials.session.waiting import Limits
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -529,7 +531,7 @@ def test_compiled_modules_stay_and_are_not_told_but_go_with_a_package_of_the_job
     )
 
 
-def test_a_job_that_writes_very_many_files_in_two_steps(ledger, home):
+def test_a_job_that_writes_very_many_files_in_two_steps(recorder, home):
     written, out = home / "session" / "written", home / "out"
     records: list[dict] = [{"what": "made", "path": str(out), "folder": True}]
     for n in range(50_000):
@@ -554,11 +556,11 @@ def test_a_job_that_writes_very_many_files_in_two_steps(ledger, home):
     )
 
 
-def test_a_spoilt_log_removes_nothing_it_does_not_name(ledger, home):
-    ledger.makes(str(home / "out"), folder=True)
+def test_a_spoilt_log_removes_nothing_it_does_not_name(recorder, home):
+    recorder.makes(str(home / "out"), folder=True)
     (home / "out").mkdir()
     for name in ("a", "b"):
-        ledger.opens(str(home / "out" / name), os.O_WRONLY | os.O_CREAT)
+        recorder.opens(str(home / "out" / name), os.O_WRONLY | os.O_CREAT)
         (home / "out" / name).write_text("x")
     log = home / "session" / "written" / "log"
     log.write_bytes(log.read_bytes()[:-10] + bytes(20))
@@ -568,16 +570,16 @@ def test_a_spoilt_log_removes_nothing_it_does_not_name(ledger, home):
     )
 
 
-def test_an_original_of_which_a_spoilt_log_says_nothing_is_told(ledger, home):
-    ledger.removes(str(home / "mine.txt"))
+def test_an_original_of_which_a_spoilt_log_says_nothing_is_told(recorder, home):
+    recorder.removes(str(home / "mine.txt"))
     (home / "mine.txt").unlink()
     (home / "session" / "written" / "log").write_bytes(bytes(100))
     ((_, why, kept),) = put_back(str(home / "session"))["failed"]
     assert "log entry is unreadable" in why and Path(kept).read_text().startswith("the user's own")
 
 
-def test_nothing_is_put_back_while_a_process_of_the_trial_still_runs(ledger, home):
-    ledger.opens(str(home / "mine.txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+def test_nothing_is_put_back_while_a_process_of_the_trial_still_runs(recorder, home):
+    recorder.opens(str(home / "mine.txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     (home / "mine.txt").write_text("theirs")
     survivor = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
@@ -660,7 +662,7 @@ def test_what_the_user_lets_it_write_and_what_libraries_keep_is_left_alone(
 def test_a_checkpoint_in_a_cache_is_put_back_but_not_in_one_of_a_librarys(tmp_path):
     home = tmp_path / "home"
     env = {"XDG_CACHE_HOME": str(tmp_path / "xdg"), "HF_HOME": str(tmp_path / "xdg" / "hf")}
-    found = path_scope(home, [tmp_path / "run"], env, ())
+    found = path_scope(home, env, RestoreOptions(own=[tmp_path / "run"]))
     assert PathScope.load(found.dump()).dump() == found.dump()
     cases = {
         "xdg/mine/c.pt": True,
@@ -725,7 +727,7 @@ def test_a_large_file_changed_in_place_is_told_not_copied(make_session, home):
 
 
 def test_files_on_another_disk_are_kept_there(tmp_path):
-    """Tested with the ledger alone: a session never watches /dev, which has the only other disk
+    """Tested with the recorder alone: a session never watches /dev, which has the only other disk
     that is always there.
     """
     shm = Path("/dev/shm")
@@ -737,9 +739,9 @@ def test_files_on_another_disk_are_kept_there(tmp_path):
         (other / "out" / "ckpt").write_text("good")
         (tmp_path / "written" / "kept").mkdir(parents=True)
         (tmp_path / "written" / "places").write_text(PathScope(str(other), (), (), (), ()).dump())
-        ledger = Ledger(str(tmp_path / "written"))
-        ledger.opens(str(other / "out" / "ckpt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        ledger.removes_directory(str(other / "out"))
+        recorder = Recorder(str(tmp_path / "written"))
+        recorder.opens(str(other / "out" / "ckpt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        recorder.removes_directory(str(other / "out"))
         number = (tmp_path / "written" / "kept").stat().st_ino
         (kept,) = shm.glob(f".autotune-kept-{number:x}-*")
         assert kept.read_text() == "good"
@@ -755,16 +757,16 @@ def test_files_on_another_disk_are_kept_there(tmp_path):
 
 
 @pytest.fixture
-def ledger(tmp_path: Path, home: Path) -> Ledger:
+def recorder(tmp_path: Path, home: Path) -> Recorder:
     (tmp_path / "session" / "written" / "kept").mkdir(parents=True)
     (tmp_path / "session" / "written" / "places").write_text(
         PathScope(str(home), (str(tmp_path / "session"),), (), (), ()).dump()
     )
-    return Ledger(str(tmp_path / "session" / "written"))
+    return Recorder(str(tmp_path / "session" / "written"))
 
 
-def test_what_the_job_could_not_make_and_another_program_did_stays(ledger, home):
-    ledger.opens(str(home / "logs" / "today"), os.O_WRONLY | os.O_CREAT)  # no such directory
+def test_what_the_job_could_not_make_and_another_program_did_stays(recorder, home):
+    recorder.opens(str(home / "logs" / "today"), os.O_WRONLY | os.O_CREAT)  # no such directory
     (home / "logs").mkdir()
     (home / "logs" / "today").write_text("another program's")
     before = state(home)
@@ -773,7 +775,7 @@ def test_what_the_job_could_not_make_and_another_program_did_stays(ledger, home)
 
 
 @pytest.fixture
-def pair(tmp_path: Path, home: Path) -> tuple[Ledger, Ledger]:
+def pair(tmp_path: Path, home: Path) -> tuple[Recorder, Recorder]:
     """Of two sessions at the same time, the second of which uses the ledger of the first."""
     first, second = (tmp_path / "session" / "sessions" / name for name in ("first", "second"))
     (first / "written" / "kept").mkdir(parents=True)
@@ -782,14 +784,14 @@ def pair(tmp_path: Path, home: Path) -> tuple[Ledger, Ledger]:
     (first / "written" / SHARED).write_text(str(second / "written"))
     second.mkdir()
     (second / "written").symlink_to(first / "written")
-    return Ledger(str(first / "written")), Ledger(str(second / "written"))
+    return Recorder(str(first / "written")), Recorder(str(second / "written"))
 
 
 ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
-def write(ledger: Ledger, path: Path) -> None:
-    ledger.opens(str(path), ANEW)
+def write(recorder: Recorder, path: Path) -> None:
+    recorder.opens(str(path), ANEW)
     path.write_text("theirs")
 
 
@@ -797,10 +799,10 @@ def write(ledger: Ledger, path: Path) -> None:
 def test_what_two_sessions_wrote_is_put_back_once_both_have_ended(pair, home, tmp_path, last):
     """Each supervisor does its part if the tuner was killed, in any order."""
     before = state(home)
-    for ledger in pair:
-        write(ledger, home / "mine.txt")
-        write(ledger, home / "ckpt")
-        write(ledger, home / f"events-{os.path.basename(ledger.session)}")
+    for recorder in pair:
+        write(recorder, home / "mine.txt")
+        write(recorder, home / "ckpt")
+        write(recorder, home / f"events-{os.path.basename(recorder.session)}")
     one = {"first": "second", "second": "first"}[last]
     waiting = put_back(str(tmp_path / "session" / "sessions" / one))
     assert (home / "ckpt").exists() and not waiting["removed"]
@@ -813,8 +815,8 @@ def test_what_two_sessions_wrote_is_put_back_once_both_have_ended(pair, home, tm
 
 def test_the_next_run_puts_back_what_two_sessions_wrote(pair, home, tmp_path):
     before = state(home)
-    for ledger in pair:
-        write(ledger, home / "mine.txt")
+    for recorder in pair:
+        write(recorder, home / "mine.txt")
     for session in leftovers(str(tmp_path / "session")):
         put_back(session, late=True)
     assert not any((tmp_path / "session").rglob("written")) and state(home) == before
@@ -853,8 +855,8 @@ def crossed_by(tmp_path: Path) -> list[str]:
 def test_a_file_that_both_append_to_is_crossed_once_it_is_read(pair, home, tmp_path):
     one, other = pair
     for name in ("history", "log"):
-        for ledger in pair:
-            ledger.opens(str(home / name), APPEND)
+        for recorder in pair:
+            recorder.opens(str(home / name), APPEND)
             (home / name).touch()
     other.reads(home / "history")  # by the one that appended last
     assert crossed_by(tmp_path) == [str(home / "history")]
@@ -889,8 +891,8 @@ def test_a_checkpoint_moved_into_place_outside_the_jobs_directory_is_the_others(
 ):
     folder = str(tmp_path / "scratch")
     os.mkdir(folder)
-    for ledger in pair:
-        ledger.scope = ledger.scope._replace(workdir=str(home / "folder"), temporary=(folder,))
+    for recorder in pair:
+        recorder.scope = recorder.scope._replace(workdir=str(home / "folder"), temporary=(folder,))
     one, other = pair
     one.opens(f"{folder}/new", ANEW, checkpoint=True)
     Path(folder, "new").write_text("theirs")
@@ -946,7 +948,7 @@ def test_the_scope_of_two_sessions_covers_both_working_directories():
     assert not both.holds("/run/B/x") and not both.holds("/cache/x")
 
 
-def test_where_a_file_can_have_no_second_name(ledger, home, monkeypatch):
+def test_where_a_file_can_have_no_second_name(recorder, home, monkeypatch):
     """On a file system without links, or between two mounts of one disk in a container, it is
     copied.
     """
@@ -956,26 +958,26 @@ def test_where_a_file_can_have_no_second_name(ledger, home, monkeypatch):
 
     monkeypatch.setattr(os, "link", refuse)
     before = state(home)
-    ledger.opens(str(home / "mine.txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    recorder.opens(str(home / "mine.txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     (home / "mine.txt").write_text("theirs")
-    ledger.opens(str(home / "folder" / "other"), os.O_RDWR)
+    recorder.opens(str(home / "folder" / "other"), os.O_RDWR)
     with open(home / "folder" / "other", "r+") as file:
         file.write("theirs")
     outcome = put_back(str(home / "session"))
     assert not outcome["failed"] and state(home) == before
 
 
-def test_a_file_with_two_names_keeps_them(ledger, home):
+def test_a_file_with_two_names_keeps_them(recorder, home):
     os.link(home / "mine.txt", home / "twin")
     before = state(home)
-    ledger.opens(str(home / "mine.txt"), os.O_RDWR)
+    recorder.opens(str(home / "mine.txt"), os.O_RDWR)
     with open(home / "mine.txt", "r+") as file:
         file.write("theirs")
     put_back(str(home / "session"))
     assert state(home) == before and (home / "mine.txt").samefile(home / "twin")
 
 
-def test_what_cannot_be_kept_is_not_changed(ledger, home, monkeypatch):
+def test_what_cannot_be_kept_is_not_changed(recorder, home, monkeypatch):
     """A full disk: the job's own call fails, as it would soon anyway, and every time."""
 
     def full(*_args, **_options):
@@ -984,9 +986,9 @@ def test_what_cannot_be_kept_is_not_changed(ledger, home, monkeypatch):
     monkeypatch.setattr(Backups, "_copy", full)
     for _ in range(2):
         with pytest.raises(CannotKeep, match="No space left"):
-            ledger.opens(str(home / "mine.txt"), os.O_RDWR)
+            recorder.opens(str(home / "mine.txt"), os.O_RDWR)
     monkeypatch.setattr(Log, "note", full)
-    for call in (ledger.removes, lambda path: ledger.opens(path, os.O_WRONLY | os.O_APPEND)):
+    for call in (recorder.removes, lambda path: recorder.opens(path, os.O_WRONLY | os.O_APPEND)):
         with pytest.raises(CannotKeep, match="No space left"):
             call(str(home / "folder" / "other"))
     outcome = put_back(str(home / "session"))
@@ -997,12 +999,12 @@ def test_what_cannot_be_kept_is_not_changed(ledger, home, monkeypatch):
     )
 
 
-def test_a_job_that_clears_the_directory_the_originals_lie_in(ledger, home):
-    ledger.removes(str(home / "mine.txt"))
+def test_a_job_that_clears_the_directory_the_originals_lie_in(recorder, home):
+    recorder.removes(str(home / "mine.txt"))
     (kept,) = (home / "session" / "written" / "kept").iterdir()
     for call in (
-        lambda: ledger.removes(str(kept)),
-        lambda: ledger.renames(str(home / "session"), str(home / "old")),
+        lambda: recorder.removes(str(kept)),
+        lambda: recorder.renames(str(home / "session"), str(home / "old")),
     ):
         with pytest.raises(CannotKeep, match="--run-dir"):
             call()
@@ -1014,11 +1016,15 @@ def test_killed_together_with_its_tuner(home):
 import sys, time
 sys.path[:0] = {PYTHONPATH.split(os.pathsep)!r}
 from pathlib import Path
+from autotune_trials.file_restore.ledger import RestoreOptions
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import SessionConfig
+from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
+from autotune_trials.session.waiting import Limits
 job = "open('mine.txt', 'w').write('x'); open('ready', 'w').close()\\nimport time; time.sleep(60)"
-session = Session([sys.executable, '-c', job], Path({str(home)!r}), {{}}, SessionPaths(Path('session')), SessionConfig('live', ''), keep=(), grace_s=0.5)
+command = Command([sys.executable, '-c', job], Path({str(home)!r}), {{}})
+session = Session(command, SessionPaths(Path('session')), SessionConfig('live', ''), restore=RestoreOptions(), limits=Limits(grace_s=0.5))
 session.start()
 print(session.mark, flush=True)
 time.sleep(60)
@@ -1109,13 +1115,11 @@ def killed(home) -> Path:
         " 'w').close()"
     )
     session = Session(
-        [sys.executable, "-c", job],
-        home,
-        {},
+        Command([sys.executable, "-c", job], home, {}),
         paths,
         SessionConfig("live", ""),
-        keep=(),
-        grace_s=0.2,
+        restore=RestoreOptions(),
+        limits=Limits(grace_s=0.2),
     )
     session.start()
     wait_for((home / "done").exists)
@@ -1148,8 +1152,8 @@ def test_what_was_put_back_is_not_newer_at_the_next_attempt(killed, monkeypatch)
     """The first one ended half way: the disk was full."""
     session = killed / "session-run" / "sessions" / "0001-live"
     (killed / "other.txt").write_text("the user's own")
-    ledger = Ledger(str(SessionPaths(session).written))
-    ledger.opens(str(killed / "other.txt"), os.O_WRONLY | os.O_TRUNC | os.O_CREAT)
+    recorder = Recorder(str(SessionPaths(session).written))
+    recorder.opens(str(killed / "other.txt"), os.O_WRONLY | os.O_TRUNC | os.O_CREAT)
     (killed / "other.txt").write_text("x")
     put = restore._put
 
@@ -1210,7 +1214,7 @@ def test_the_next_files_that_were_written_since_are_not_touched_either(killed):
     """
     session = killed / "session-run" / "sessions" / "0001-live"
     (killed / "empty").write_text("the user's own")
-    Ledger(str(SessionPaths(session).written)).removes(str(killed / "empty"))
+    Recorder(str(SessionPaths(session).written)).removes(str(killed / "empty"))
     days_ago = time.time() - 5 * 86400
     for path in (session.parent.parent, *session.parent.parent.rglob("*")):
         os.utime(path, (days_ago, days_ago), follow_symlinks=False)
@@ -1225,8 +1229,8 @@ def test_the_next_files_that_were_written_since_are_not_touched_either(killed):
     assert (killed / "empty").read_text() == (killed / "mine.txt").read_text() == "days of training"
 
 
-def test_old_files_that_were_copied_there_since_are_not_touched(ledger, home, monkeypatch):
-    ledger.makes(str(home / "checkpoints"), folder=True)
+def test_old_files_that_were_copied_there_since_are_not_touched(recorder, home, monkeypatch):
+    recorder.makes(str(home / "checkpoints"), folder=True)
     (home / "checkpoints").mkdir()
     (home / "checkpoints" / "mine").write_text("weeks of training")
     os.utime(home / "checkpoints" / "mine", (1e9, 1e9))  # as with cp -p and tar

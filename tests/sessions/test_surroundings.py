@@ -12,7 +12,7 @@ from session_waits import wait_for
 
 from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import Block, SessionConfig
-from autotune_trials.session.launch_environment import INJECT, socket_folders
+from autotune_trials.session.launch_environment import INJECT, Command, socket_folders
 from autotune_trials.session.session import Session
 
 SHOW = """
@@ -72,10 +72,8 @@ def test_the_inject_directory_comes_first_and_the_users_path_stays(make_session,
 def test_no_empty_entry_on_the_path(monkeypatch, tmp_path):
     """An empty entry would mean the current directory."""
     monkeypatch.setenv("PYTHONPATH", "")
-    session = Session(
-        ["true"], tmp_path, {}, SessionPaths(tmp_path / "s"), SessionConfig("live", "")
-    )
-    assert session.env["PYTHONPATH"] == str(INJECT)
+    command = Command(["true"], tmp_path, {}).in_session(SessionPaths(tmp_path / "s"), "mark")
+    assert command.env["PYTHONPATH"] == str(INJECT)
 
 
 def test_words_in_braces(make_session, tmp_path):
@@ -161,9 +159,8 @@ def test_a_relative_command_is_looked_for_in_the_working_directory(make_session,
 
 def test_a_directory_that_cannot_be_written_is_an_error_of_its_own(tmp_path):
     (tmp_path / "file").write_text("")
-    session = Session(
-        ["true"], tmp_path, {}, SessionPaths(tmp_path / "file" / "s"), SessionConfig("live", "")
-    )
+    command = Command(["true"], tmp_path, {})
+    session = Session(command, SessionPaths(tmp_path / "file" / "s"), SessionConfig("live", ""))
     with pytest.raises(OSError, match="Not a directory"):
         session.start()
     session.close()

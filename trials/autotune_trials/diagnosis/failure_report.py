@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from autotune_trials.diagnosis import classify, hang_stacks, unhooked
 from autotune_trials.diagnosis.oom_kills import OomKills
@@ -14,6 +13,7 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.failures import SessionFailed
 from autotune_trials.protocol.messages import Fault, JobError
 from autotune_trials.session import ranks
+from autotune_trials.session.launch_environment import Command
 from autotune_trials.supervisor.masking import Masks
 
 ACCUMULATES = (
@@ -26,17 +26,14 @@ class Postmortem:
     """Explains the failure of one session. Its messages contain none of the job's secrets.
 
     Args:
-        argv, workdir: the command and its working directory.
+        command: as it is in the session.
         mark: the mark of the session's processes.
     """
 
     _oom_kills: OomKills  # set by begin()
 
-    def __init__(
-        self, argv: Sequence[str], workdir: Path, paths: SessionPaths, mark: str, masks: Masks
-    ) -> None:
-        self._argv = argv
-        self._workdir = workdir
+    def __init__(self, command: Command, paths: SessionPaths, mark: str, masks: Masks) -> None:
+        self._argv, self._workdir = command.argv, command.workdir
         self._paths = paths
         self._mark = mark
         self._masks = masks

@@ -33,8 +33,8 @@ from autotune_trials.file_restore.scope import PathScope, below, resolved
 APPENDED_BYTES = 64 << 20  # of a file that is opened only to append to: such as a log
 
 
-class Ledger:
-    """The ledger of one process. Each method is called before the job's operation of that name,
+class Recorder:
+    """Records what one process does. Each method is called before the job's operation of that name,
     with absolute, resolved paths.
 
     Raises:

@@ -32,10 +32,10 @@ from typing import Any
 
 from autotune_spaces.codec import encode
 from autotune_spaces.facts import JobFacts
-from autotune_spaces.shell_line import filled, filled_command
 from autotune_trials.diagnosis import classify
 from autotune_trials.diagnosis.failure_report import Postmortem
-from autotune_trials.file_restore.log import SHARED, none_inside
+from autotune_trials.file_restore.ledger import Ledger, RestoreOptions, path_scope
+from autotune_trials.file_restore.log import none_inside
 from autotune_trials.file_restore.restore import Outcome, put_back
 from autotune_trials.paths import SessionPaths, publish
 from autotune_trials.protocol.failures import SessionFailed
@@ -55,15 +55,14 @@ from autotune_trials.protocol.rank_merge import merge_hellos, merge_records, mer
 from autotune_trials.session import ranks
 from autotune_trials.session.agent_connection import Connection
 from autotune_trials.session.inbox import Inbox
-from autotune_trials.session.launch_environment import environment, path_scope
-from autotune_trials.session.silence import SHORTEST_S, SlowestGap, Work
+from autotune_trials.session.launch_environment import Command
+from autotune_trials.session.silence import SlowestGap, Work
 from autotune_trials.session.uninterrupted import uninterrupted
-from autotune_trials.session.waiting import LAST_WORDS_S, Waiting
+from autotune_trials.session.waiting import LAST_WORDS_S, Limits, Waiting
 from autotune_trials.supervisor import process_tags, procfs
-from autotune_trials.supervisor.client import WatchedCommand
+from autotune_trials.supervisor.client import SupervisedCommand
 from autotune_trials.supervisor.masking import Masks
 
-HANG_TIMEOUT_S = 120.0
 SUPERVISOR_S = 60.0  # for the supervisor to start, however busy the machine
 LAUNCHER_S = 30.0  # after all ranks have trained and were killed: for the command to exit
 MOST_EXTENTS = 4  # most extensions of one recorded window
@@ -73,20 +72,8 @@ class Session:
     """See the module. A context manager: leaving it ends the process tree.
 
     Args:
-        argv: the command; ``{trial_dir}`` and the keys of ``fill`` in braces are replaced, in
-            ``env`` as well.
-        env: overrides this process's environment and the variables that keep the job's side
-            effects harmless.
-        overrides: environment variables of process knobs, which override all others.
         config: ``directory`` and ``socket`` are filled in here.
-        cache_dir: directory for compiled kernels, shared by the sessions of a run.
-        keep: None: files the job writes stay; else they are undone when the session ends, except
-            for these patterns (see recorder.py).
-        own: the tuner's directories.
-        secrets: texts to mask in the logs and in all messages of the job.
-        hang_timeout_s: silence that counts as a hang even if the job works or has not trained yet,
-            in addition to the time a block may take.
-        shortest_hang_s: a shorter silence is no hang, however fast the iterations.
+        restore: None: files the job writes stay.
         pace: the job's own pace, known from earlier sessions.
         unchanged: the job runs at its own settings until a block or ``config`` sets others.
 
@@ -97,73 +84,49 @@ class Session:
 
     def __init__(
         self,
-        argv: Sequence[str],
-        workdir: Path,
-        env: Mapping[str, str],
+        command: Command,
         paths: SessionPaths,
         config: SessionConfig,
         *,
-        overrides: Mapping[str, str] | None = None,
-        fill: Mapping[str, str] | None = None,
-        cache_dir: Path | None = None,
-        keep: Sequence[str] | None = None,
-        own: Sequence[Path] = (),
-        secrets: Sequence[str] = (),
-        startup_timeout_s: float = 600.0,
-        hang_timeout_s: float = HANG_TIMEOUT_S,
-        grace_s: float = 2.0,
-        shortest_hang_s: float = SHORTEST_S,
+        limits: Limits = Limits(),
+        restore: RestoreOptions | None = None,
         pace: SlowestGap | None = None,
         unchanged: bool = False,
     ) -> None:
         self.paths = SessionPaths(Path(os.path.abspath(paths.root)))
-        self.workdir = Path(os.path.abspath(workdir))
-        fill = {**(fill or {}), "trial_dir": str(self.paths.out)}
-        self.argv = filled_command(argv, fill)
         self.mark = process_tags.new_mark()
-        variables = {k: filled(v, fill) for k, v in env.items()}
-        self.env = environment(self.paths, self.mark, variables, overrides or {}, cache_dir)
-        self.env["PWD"] = str(self.workdir)
-        self.config, self._masks = config, Masks(secrets)
-        self.path_scope = (
-            None
-            if keep is None
-            else path_scope(self.workdir, [self.paths.root, *own], self.env, keep)
-        )
+        command = command.in_session(self.paths, self.mark)
+        self.workdir, self.config, self._limits = command.workdir, config, limits
+        self._masks = Masks(command.secrets)
+        scope = None
+        if restore is not None:
+            restore = replace(restore, own=[self.paths.root, *restore.own])
+            scope = path_scope(command.workdir, command.env, restore)
+        self.ledger = Ledger(self.paths.written, scope)
         # result of restoring files, once the session has ended
         self.outcome: Outcome | None = None
-        self._startup_timeout_s = startup_timeout_s
-        self._hang_timeout_s = hang_timeout_s
-        self._grace_s = grace_s
         self.inbox = Inbox(self._masks)
-        self.postmortem = Postmortem(self.argv, self.workdir, self.paths, self.mark, self._masks)
+        self.postmortem = Postmortem(command, self.paths, self.mark, self._masks)
         self._plans = 0
         self._halted: set[int] = set()
-        # the session whose ledger this one uses, and the one that uses this one's
-        self._owner: Session | None = None
-        self._sharer: Session | None = None
         # marker -> when it was first seen, by a monotonic clock
         self._seen_s: dict[str, float] = {}
-        self.command = WatchedCommand(
-            self.argv,
-            self.workdir,
-            self.env,
+        self.command = SupervisedCommand(
+            command,
             self.paths,
             self.mark,
-            grace_s=grace_s,
+            grace_s=limits.grace_s,
             selector=self.inbox.selector,
             on_exit=self.inbox.drain,
-            secrets=self._masks.secrets,
         )
         self.waiting = Waiting(
             self.command,
             self.inbox,
             self.postmortem,
             Work(self._tree),
+            limits,
             pace or SlowestGap(),
-            hang_timeout_s=hang_timeout_s,
-            shortest_hang_s=shortest_hang_s,
-            unchanged=unchanged and not config.knobs,
+            unchanged and not config.knobs,
         )
         self._ranks = self.waiting.ranks
 
@@ -179,7 +142,7 @@ class Session:
         try:
             for folder in (self.paths.root, self.paths.markers, self.paths.out):
                 folder.mkdir(parents=True, exist_ok=True)
-            self._prepare_ledger()
+            self.ledger.create()
             self.inbox.listen(self.mark)
             self.config = replace(
                 self.config, directory=str(self.paths.root), socket=self.inbox.address
@@ -206,31 +169,6 @@ class Session:
             self.close()
             raise
 
-    def share_ledger(self, owner: Session) -> None:
-        """Use the ledger of ``owner``, which restores what both have changed once both have ended.
-
-        Call before either of them starts, and close ``owner`` last.
-        """
-        self._owner, owner._sharer = owner, self
-        if owner.path_scope is not None and self.path_scope is not None:
-            owner.path_scope = owner.path_scope.joined(self.path_scope)
-
-    def _prepare_ledger(self) -> None:
-        written = self.paths.written
-        if self.path_scope is None:
-            return
-        if self._owner is not None:
-            try:
-                written.symlink_to(self._owner.paths.written)
-            except OSError as error:  # a file system without them
-                raise SessionFailed("agent", f"{written} cannot be linked: {error}") from None
-            return
-        (written / "kept").mkdir(parents=True, exist_ok=True)
-        text = self.path_scope.dump()
-        (written / "places").write_text(text, encoding="utf-8", errors="surrogateescape")
-        if self._sharer is not None:
-            (written / SHARED).write_text(str(self._sharer.paths.written), encoding="utf-8")
-
     # ------------------------------------------------------------------------ messages of the agent
 
     @property
@@ -253,7 +191,7 @@ class Session:
         Raises:
             SessionFailed
         """
-        deadline = self._started_s + self._startup_timeout_s
+        deadline = self._started_s + self._limits.startup_timeout_s
         # messages of fast ranks while slow ones are still starting
         early: list[tuple[Connection, Any]] = []
         while not self._ranks or len(self._ranks) < self.hello.job.world_size:
@@ -269,7 +207,7 @@ class Session:
             if isinstance(message, Hello):
                 self._welcome(rank, message)
                 # the other ranks should follow soon
-                deadline = max(deadline, time.monotonic() + self._hang_timeout_s)
+                deadline = max(deadline, time.monotonic() + self._limits.hang_timeout_s)
             else:
                 early.append(arrived)
         self.inbox.messages.extendleft(reversed(early))
@@ -290,7 +228,7 @@ class Session:
         seen = self._markers_seen_s()
         if "backwards" not in seen or "step" in seen:
             return False
-        patience_s = max(2 * self._hang_timeout_s, seen["backwards"] - self._started_s)
+        patience_s = max(2 * self._limits.hang_timeout_s, seen["backwards"] - self._started_s)
         return time.monotonic() - seen["backwards"] > patience_s
 
     def _markers_seen_s(self) -> dict[str, float]:
@@ -477,7 +415,7 @@ class Session:
             and time.monotonic() < began + patience_s
         ):
             self.inbox.handle_events(0.2)
-            if not killed and time.monotonic() > began + 5 * self._grace_s:
+            if not killed and time.monotonic() > began + 5 * self._limits.grace_s:
                 killed = True
                 procfs.send(
                     {pid for pid in pids if process_tags.mark_of(pid) == self.mark}, signal.SIGKILL

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from autotune_trials.diagnosis.failure_report import Postmortem
@@ -26,13 +27,25 @@ from autotune_trials.protocol.messages import (
 from autotune_trials.session import ranks
 from autotune_trials.session.agent_connection import Connection
 from autotune_trials.session.inbox import Inbox
-from autotune_trials.session.silence import UNCHANGED, Silence, SlowestGap, Work
+from autotune_trials.session.silence import SHORTEST_S, UNCHANGED, Silence, SlowestGap, Work
 from autotune_trials.supervisor import procfs
-from autotune_trials.supervisor.client import WatchedCommand
+from autotune_trials.supervisor.client import SupervisedCommand
 
 LAST_WORDS_S = 5.0  # after a training process died: for its launcher to report why
 OTHERS_S = 0.3  # after a rank's error: for earlier errors of other ranks to arrive
 STRAY_S = 15.0  # after a rank gave up a block: for the others to give it up too
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a session waits for its job."""
+
+    startup_timeout_s: float = 600.0  # until the first optimizer step
+    # silence that counts as a hang even if the job works or has not trained yet, in addition to the
+    # time a block may take
+    hang_timeout_s: float = 120.0
+    shortest_hang_s: float = SHORTEST_S  # a shorter silence is no hang, however fast the iterations
+    grace_s: float = 2.0  # between TERM and KILL
 
 
 class Waiting:
@@ -40,24 +53,21 @@ class Waiting:
 
     Args:
         work: whether the session's processes are working.
-        hang_timeout_s, shortest_hang_s, pace, unchanged: as of the :class:`.Session`.
+        pace, unchanged: as of the :class:`.Session`.
     """
 
     def __init__(
         self,
-        command: WatchedCommand,
+        command: SupervisedCommand,
         inbox: Inbox,
         postmortem: Postmortem,
         work: Work,
+        limits: Limits,
         pace: SlowestGap,
-        *,
-        hang_timeout_s: float,
-        shortest_hang_s: float,
         unchanged: bool,
     ) -> None:
         self._command, self._inbox, self._postmortem = command, inbox, postmortem
-        self._work, self._pace = work, pace
-        self._hang_timeout_s, self._shortest_hang_s = hang_timeout_s, shortest_hang_s
+        self._work, self._limits, self._pace = work, limits, pace
         self.unchanged = unchanged  # so far; then the gaps are those of the job's own settings
         self.ranks: dict[int, Connection] = {}  # the training processes that have said hello
         self.handed_in: set[int] = set()  # ranks whose record has arrived; they may end
@@ -91,7 +101,7 @@ class Waiting:
         """
         silence = Silence(
             self._work,
-            STRAY_S if stray else allowed_s + self._hang_timeout_s,
+            STRAY_S if stray else allowed_s + self._limits.hang_timeout_s,
             slowest_s=0.0 if stray else self._pace.slowest_s,
             shortest_s=self._shortest_silence_s(),
             bounded=bounded or self._progress_seen,
@@ -225,7 +235,7 @@ class Waiting:
         """
         if ELSEWHERE in self.pids().values():
             return math.inf  # whether processes on another machine are idle cannot be seen here
-        return self._shortest_hang_s * (UNCHANGED if self.unchanged else 1)
+        return self._limits.shortest_hang_s * (UNCHANGED if self.unchanged else 1)
 
     def _hang(self, silence: Silence) -> SessionFailed:
         slowest_s = silence.slowest_s

@@ -8,47 +8,41 @@ import selectors
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
 from autotune_trials.diagnosis import classify
 from autotune_trials.paths import SessionPaths
+from autotune_trials.session.launch_environment import Command
 from autotune_trials.supervisor import process_tags, procfs
 from autotune_trials.supervisor.isolated_python import isolated
 
 
-class WatchedCommand:
+class SupervisedCommand:
     """Starts the command through a supervisor, receives its events and has it stopped.
 
     Args:
+        command: as it is in the session.
         selector: supervisor events are registered here; the caller runs the selector.
-        secrets: texts to mask in the logs.
         on_exit: called before ``exit_status`` is set, while the job's last messages can still be
             read.
     """
 
     def __init__(
         self,
-        argv: Sequence[str],
-        workdir: Path,
-        env: dict[str, str],
+        command: Command,
         paths: SessionPaths,
         mark: str,
         *,
         grace_s: float,
         selector: selectors.BaseSelector,
         on_exit: Callable[[], None],
-        secrets: Sequence[str],
     ) -> None:
-        self._argv = list(argv)
-        self._workdir = workdir
-        self._env = env
+        self._command = command
         self._paths = paths
         self.mark = mark
         self._grace_s = grace_s
         self._selector = selector
         self._on_exit = on_exit
-        self._secrets = list(secrets)
         self._control: socket.socket | None = None
         self._rest = b""
         self._ended = self._stopping = False
@@ -67,9 +61,9 @@ class WatchedCommand:
         """
         self._control, theirs = socket.socketpair()
         order = {
-            "argv": self._argv,
-            "cwd": str(self._workdir),
-            "env": self._env,
+            "argv": self._command.argv,
+            "cwd": str(self._command.workdir),
+            "env": self._command.env,
             "mark": self.mark,
             "stdout": str(self._paths.stdout),
             "stderr": str(self._paths.stderr),
@@ -77,7 +71,7 @@ class WatchedCommand:
             "remove": socket_dir,
             "tuner_pid": os.getpid(),
             "grace_s": self._grace_s,
-            "secrets": self._secrets,
+            "secrets": self._command.secrets,
             "put_back": isolated("autotune_trials.file_restore.restore", str(self._paths.root))
             if self._paths.written.exists()
             else [],

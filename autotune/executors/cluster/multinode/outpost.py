@@ -13,10 +13,9 @@ from typing import Any
 
 from autotune.executors.cluster.answers import Answer, relocated
 from autotune.executors.cluster.slot import Slot
-from autotune.executors.local import LocalExecutor, finish
+from autotune.executors.local import LocalExecutor, SessionRequest, finish
 from autotune.job.spec import JobSpec
-from autotune_spaces.base import Config
-from autotune_trials.protocol.messages import JobError, SessionConfig
+from autotune_trials.protocol.messages import JobError
 from autotune_trials.session.remote_session import Heard, RemoteSession
 
 # of the actor: while one waits for the ranks' messages, others answer them, end the session, or
@@ -38,17 +37,10 @@ class Outpost(Slot):
         executor.session_class = RemoteSession
         return executor
 
-    def begin(
-        self,
-        label: str,
-        process_config: Config,
-        config: SessionConfig,
-        seed: int,
-        variables: Mapping[str, str],
-    ) -> Answer:
+    def begin(self, request: SessionRequest, variables: Mapping[str, str]) -> Answer:
         def do() -> None:
             self._local.variables = variables
-            session = self._local.new_session(label, process_config, config, seed)
+            session = self._local.new_session(request)
             assert isinstance(session, RemoteSession)
             session.start()
             self._session = session

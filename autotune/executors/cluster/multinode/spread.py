@@ -15,17 +15,15 @@ import io
 import socket
 import tarfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.executors.base import Capture
 from autotune.executors.cluster.answers import CHUNK_BYTES, first_line
 from autotune.executors.cluster.multinode.relay import Relay
-from autotune.executors.local import LocalExecutor
-from autotune_spaces.base import Config
+from autotune.executors.local import LocalExecutor, SessionRequest
 from autotune_trials.diagnosis.classify import Diagnosis
 from autotune_trials.protocol.failures import SessionFailed
-from autotune_trials.protocol.messages import SessionConfig
 from autotune_trials.session.remote_session import torchrun_variables
 from autotune_trials.session.session import Session
 
@@ -144,27 +142,15 @@ class SpreadExecutor(LocalExecutor):
         super().__init__(*args, **options)
         self._outposts, self._address = outposts, address
 
-    def new_session(
-        self,
-        label: str,
-        process_config: Config,
-        config: SessionConfig,
-        seed: int,
-        capture: Capture | None = None,
-    ) -> Session:
+    def new_session(self, request: SessionRequest) -> Session:
         nodes, port = 1 + len(self._outposts), free_port()
         self.variables = torchrun_variables(nodes, 0, self._address, port)
-        session = super().new_session(label, process_config, config, seed, capture)
+        session = super().new_session(request)
         assert isinstance(session, SpreadSession)
 
         def begin(actor: Any, node: int) -> Any:
-            return actor.begin.remote(
-                label,
-                dict(process_config),
-                config,
-                seed,
-                torchrun_variables(nodes, node, self._address, port),
-            )
+            variables = torchrun_variables(nodes, node, self._address, port)
+            return actor.begin.remote(replace(request, capture=None), variables)
 
         session.over(Outposts(self._outposts, begin))
         return session

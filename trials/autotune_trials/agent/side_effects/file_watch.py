@@ -21,13 +21,13 @@ from typing import Any
 
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.file_restore.backups import CannotKeep
-from autotune_trials.file_restore.recorder import Ledger
+from autotune_trials.file_restore.recorder import Recorder
 from autotune_trials.file_restore.scope import resolved
 
 _WRITES = os.O_WRONLY | os.O_RDWR
 _ANEW = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
-_ledger: Ledger | None = None
+_recorder: Recorder | None = None
 _inside = threading.local()
 _LIBRARIES = (
     ("torch.serialization", "patches.saving", "watch_torch_save"),
@@ -40,10 +40,10 @@ _LIBRARIES = (
 
 def watch() -> None:
     """Start watching. An audit hook cannot be removed: it lasts as long as the process."""
-    global _ledger
-    if _ledger is not None:
+    global _recorder
+    if _recorder is not None:
         return
-    _ledger = Ledger(os.path.join(log.directory(), "written"))
+    _recorder = Recorder(os.path.join(log.directory(), "written"))
     sys.addaudithook(_hook)
     from autotune_trials.agent.bootstrap import import_hook
 
@@ -67,7 +67,7 @@ def about_to_write(path: Any) -> None:
         CannotKeep: the file must not be written.
     """
     if isinstance(path, (str, bytes, os.PathLike)):
-        _note(lambda ledger: ledger.opens(resolved(path), _ANEW, checkpoint=True))
+        _note(lambda recorder: recorder.opens(resolved(path), _ANEW, checkpoint=True))
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
@@ -76,15 +76,15 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
         handler(*args)
 
 
-def _note(what: Callable[[Ledger], None]) -> None:
-    """Have the ledger record something. The ledger's own file operations raise events as well;
+def _note(what: Callable[[Recorder], None]) -> None:
+    """Have something recorded. The recorder's own file operations raise events as well;
     those are ignored.
     """
-    if _ledger is None or getattr(_inside, "noting", False):
+    if _recorder is None or getattr(_inside, "noting", False):
         return
     with unwatched():
         try:
-            what(_ledger)
+            what(_recorder)
         except CannotKeep:  # fail rather than lose one of the user's files
             raise
         except Exception:  # the job goes on; the tuner sees the marker
@@ -106,9 +106,9 @@ def _on_open(path: Any, mode: Any, flags: Any) -> None:
     if not isinstance(flags, int) or isinstance(path, int):
         return
     if flags & _WRITES:
-        _note(lambda ledger: ledger.opens(resolved(path), flags))
-    elif _ledger is not None and _ledger.session:
-        _note(lambda ledger: ledger.reads(path))
+        _note(lambda recorder: recorder.opens(resolved(path), flags))
+    elif _recorder is not None and _recorder.session:
+        _note(lambda recorder: recorder.reads(path))
 
 
 def _entry(path: Any, folder: int = -1) -> str:
@@ -118,31 +118,31 @@ def _entry(path: Any, folder: int = -1) -> str:
 
 def _on_mode(path: Any, *_: Any) -> None:
     if not isinstance(path, int):
-        _note(lambda ledger: ledger.changes_mode(resolved(path)))
+        _note(lambda recorder: recorder.changes_mode(resolved(path)))
 
 
 def _on_truncate(path: Any, length: int = 0) -> None:
     if not isinstance(path, int):
-        _note(lambda ledger: ledger.opens(resolved(path), os.O_WRONLY))
+        _note(lambda recorder: recorder.opens(resolved(path), os.O_WRONLY))
 
 
 _HANDLERS: dict[str, Callable[..., None]] = {
     "open": _on_open,
-    "os.remove": lambda path, at=-1: _note(lambda ledger: ledger.removes(_entry(path, at))),
+    "os.remove": lambda path, at=-1: _note(lambda recorder: recorder.removes(_entry(path, at))),
     "os.rename": lambda old, new, at=-1, to=-1: _note(
-        lambda ledger: ledger.renames(_entry(old, at), _entry(new, to))
+        lambda recorder: recorder.renames(_entry(old, at), _entry(new, to))
     ),
     "os.mkdir": lambda path, mode=0, at=-1: _note(
-        lambda ledger: ledger.makes(_entry(path, at), folder=True)
+        lambda recorder: recorder.makes(_entry(path, at), folder=True)
     ),
     "os.rmdir": lambda path, at=-1: _note(
-        lambda ledger: ledger.removes_directory(_entry(path, at))
+        lambda recorder: recorder.removes_directory(_entry(path, at))
     ),
     "os.truncate": _on_truncate,
     "os.link": lambda old, new, at=-1, to=-1: _note(
-        lambda ledger: ledger.links(_entry(old, at), _entry(new, to))
+        lambda recorder: recorder.links(_entry(old, at), _entry(new, to))
     ),
-    "os.symlink": lambda old, new, at=-1: _note(lambda ledger: ledger.makes(_entry(new, at))),
+    "os.symlink": lambda old, new, at=-1: _note(lambda recorder: recorder.makes(_entry(new, at))),
     "os.chmod": _on_mode,
     "os.utime": _on_mode,
 }

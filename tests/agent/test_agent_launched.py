@@ -19,7 +19,7 @@ import autotune
 from autotune_spaces.knobs import get
 from autotune_trials.agent.core.agent import Agent
 from autotune_trials.agent.loop.lead_optimizer import SILENT
-from autotune_trials.agent.loop.module_watch import LAUNCH_PATIENCE
+from autotune_trials.agent.loop.module_discovery import LAUNCH_PATIENCE
 from autotune_trials.agent.loop.own_updates import PATIENCE
 from autotune_trials.protocol.messages import KnobChoice, SessionConfig
 
@@ -86,7 +86,7 @@ def test_what_holds_no_setting_is_taken_back_once_all_are_applied(tmp_path: Path
         model = torch.nn.Linear(8, 8)
 
         def train_with(optimizer: torch.optim.Optimizer, watching: bool) -> None:
-            assert agent.modules.watching == watching
+            assert agent.modules.discovering == watching
             for (x,) in DataLoader(TensorDataset(torch.ones(20, 8)), batch_size=2):
                 model(x).mean().backward()
                 optimizer.step()
@@ -147,7 +147,7 @@ def test_a_model_that_comes_later_gets_the_settings_too(tmp_path: Path, together
                 optimizer.step()
             assert set(dtypes) == {torch.bfloat16}
             assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
-        assert not agent.modules.watching and not agent.state.stopped
+        assert not agent.modules.discovering and not agent.state.stopped
     finally:
         agent.stop()
 
@@ -371,14 +371,14 @@ def test_a_setting_that_did_nothing_is_told_once(
 def test_a_process_that_does_not_train_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("autotune_trials.agent.loop.module_watch.LAUNCH_PATIENCE", 20)
+    monkeypatch.setattr("autotune_trials.agent.loop.module_discovery.LAUNCH_PATIENCE", 20)
     agent = launch(tmp_path, amp_dtype="bfloat16")
     try:
         model = torch.nn.Linear(8, 8).eval()
         with torch.no_grad():
             for _ in range(30):
                 model(torch.ones(2, 8))
-        assert not agent.modules.watching
+        assert not agent.modules.discovering
         optimizer = torch.optim.SGD(model.train().parameters(), lr=0.01)  # now it does train
         out = model(torch.ones(2, 8))
         out.float().mean().backward()

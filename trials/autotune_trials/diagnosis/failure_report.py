@@ -69,7 +69,7 @@ class Postmortem:
             return unhooked.explain(self._argv, self._paths, "the command ended (exit code 0)")
         return classify.of_exit(status, self._workdir, self._paths, until, self._oom_kills.since())
 
-    def of_watcher(self, lost: str) -> SessionFailed:
+    def of_lost_supervisor(self, lost: str) -> SessionFailed:
         """The supervisor is gone; ``lost`` says why."""
         return self.failure("crash", lost, log_tail=classify.log_tail(self._paths))
 

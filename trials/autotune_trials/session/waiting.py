@@ -144,7 +144,7 @@ class Waiting:
                 raise self._of_ranks(message)
             return rank, message
         if self._command.lost:
-            raise self._postmortem.of_watcher(self._command.lost)
+            raise self._postmortem.of_lost_supervisor(self._command.lost)
         self._check_alive(until)
         return None
 

@@ -25,7 +25,7 @@ NODES = {
 }
 COMPILED = "CompiledFunctionBackward"  # its kernels do not appear in the graph
 SWITCHES = ("flash", "mem_efficient", "cudnn")  # math stays on, for calls these do not support
-State = tuple[list[int], dict[str, bool], bool]
+Settings = tuple[list[int], dict[str, bool], bool]
 
 
 class AttentionControl(Control):
@@ -43,7 +43,7 @@ class AttentionControl(Control):
         # fused kernels in the graphs of that iteration; None where compiled code hides them
         self.seen: set[str] | None = set()
         # The job's order, switches and graph-cache flag, while they are changed.
-        self._own: State | None = None
+        self._own: Settings | None = None
         self.listen(self.look_at > 0)
 
     def set(self, value: Any) -> None:
@@ -90,7 +90,7 @@ class AttentionControl(Control):
         from torch._functorch import config as compiler
         from torch.backends import cuda
 
-        own = self._own = self._own or self._state(device, cuda, compiler)
+        own = self._own = self._own or self._settings(device, cuda, compiler)
         order, switches, cached = own
         if kernel is None:
             self._own = None
@@ -109,7 +109,7 @@ class AttentionControl(Control):
         self.preferred, self.look_at, self.seen = kernel, iteration, set()
         return True
 
-    def _state(self, device: Any, cuda: Any, compiler: Any) -> State:
+    def _settings(self, device: Any, cuda: Any, compiler: Any) -> Settings:
         torch = self.torch
         if str(device).startswith("cuda"):
             # On some GPUs torch sets the order when it first chooses a kernel: let it do that

@@ -36,7 +36,7 @@ from autotune_trials.agent.loop.iteration_meter import IterationMeter
 from autotune_trials.agent.loop.loss_meter import LossMeter
 from autotune_trials.agent.loop.loss_selection import LossSelection
 from autotune_trials.agent.loop.metrics import Metrics
-from autotune_trials.agent.loop.module_watch import ModuleWatch
+from autotune_trials.agent.loop.module_discovery import ModuleDiscovery
 from autotune_trials.agent.loop.own_updates import OwnUpdates
 from autotune_trials.agent.loop.sample_count import SampleCount
 from autotune_trials.agent.loop.timer import Timer
@@ -79,7 +79,7 @@ class Agent:
         self.first_times = FirstTimes(self.live, self.knobs)
         self.own_updates = OwnUpdates(self.live, self.loop.on_own_update, self._without_iterations)
         self.sites = SiteRecorder(torch, self.events, wanted=config.mode == SessionMode.LIVE)
-        self.modules = ModuleWatch(self.live, self.knobs, self.traits)
+        self.modules = ModuleDiscovery(self.live, self.knobs, self.traits)
         self.meter = IterationMeter(self.state, self.timer, self.consumption, self.samples)
         self.loss = LossMeter(torch)
         self.losses = LossSelection(self.live, self.loss, self.consumption, self.traits)

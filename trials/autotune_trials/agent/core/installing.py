@@ -60,7 +60,7 @@ def install(agent: Agent) -> None:
     tracing.install(patches)
     ddp.install(patches, torch, agent.live)
     scripting.install(patches, torch)
-    agent.modules.watch(True)
+    agent.modules.discover(True)
     api.receiver = loop
     patches.on_restore(lambda: setattr(api, "receiver", None))
     process.install(patches, agent.errors.on_uncaught, agent.after_fork)

@@ -15,7 +15,7 @@ from autotune_trials import api
 from autotune_trials.agent.bootstrap import log
 from autotune_trials.agent.core.mode import Mode
 from autotune_trials.agent.facts.parameters import parameters_of
-from autotune_trials.agent.loop.module_watch import LAUNCH_PATIENCE
+from autotune_trials.agent.loop.module_discovery import LAUNCH_PATIENCE
 from autotune_trials.agent.patches import backward, optimizer
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ class LaunchMode(Mode):
     def iteration_ended(self, iteration: Iteration) -> None:
         self._report_failures()
         iterations = self.agent.state.iterations
-        warm = iterations > 2 * self.agent.config.warmup_steps and not self.agent.modules.watching
+        warm = (
+            iterations > 2 * self.agent.config.warmup_steps and not self.agent.modules.discovering
+        )
         waits = not self.agent.live.all_have_stepped and iterations < self._latest + LAUNCH_PATIENCE
         self._applied = warm and not waits
         if self._applied and not self._asked:
@@ -72,7 +74,7 @@ class LaunchMode(Mode):
 
     def optimizer_built(self, built: Any, frame: FrameType, own_rates: bool) -> None:
         self._latest = self.agent.state.iterations
-        if self._resting or not self.agent.modules.watching:
+        if self._resting or not self.agent.modules.discovering:
             self._wake(built)
 
     def _wake(self, built: Any) -> None:
@@ -87,7 +89,7 @@ class LaunchMode(Mode):
         known = {id(p) for entry in agent.live.entries for p in entry.module.parameters()}
         new = any(id(p) not in known for p in parameters_of(built))
         if new and not agent.traits.compiles:  # dynamo must see torch unpatched
-            agent.modules.watch(True)
+            agent.modules.discover(True)
         api.receiver = agent.loop
 
     def _rest(self) -> None:

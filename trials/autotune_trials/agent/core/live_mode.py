@@ -110,7 +110,7 @@ class LiveMode(Mode):
             agent.loss.drop_current()
             if iteration.index == 0:
                 self.startup_s = startup_s()
-                self.watch_end_of_child()
+                self.register_end_of_child()
             self._look_for_epoch_end(iteration)
             if (
                 not self._waits_for_epoch_end

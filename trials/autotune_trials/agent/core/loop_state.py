@@ -36,7 +36,7 @@ class LoopState:
         self.capturing = False
         self.captures = 0  # of CUDA graphs, completed
         self.functional = False  # the job takes gradients with torch.func
-        # a module in training mode was called without gradients (ModuleWatch)
+        # a module in training mode was called without gradients (ModuleDiscovery)
         self.seen_gradless = False
         # id of the thread that fetches a batch (SwitchableIterator); workers forked by it inherit it
         self.fetching = 0

@@ -69,7 +69,7 @@ class Mode(Listener):
         window.open()
         return window
 
-    def watch_end_of_child(self) -> None:
+    def register_end_of_child(self) -> None:
         """Call once the work has begun: before, multiprocessing still clears its finalizers."""
         if multiprocessing.parent_process() is not None:
             multiprocessing.util.Finalize(None, self.at_end_of_child, exitpriority=0)

@@ -106,7 +106,7 @@ class RecordMode(Mode):
         if self._window is None:
             with self.agent.timer.own_time():
                 self._begin()
-        self._thread_end.watch()
+        self._thread_end.register()
         if self.agent.knobs.failures:
             self._failures += self.agent.knobs.take_failures()
         if self.stage is not Stage.WARMUP:
@@ -124,7 +124,7 @@ class RecordMode(Mode):
         if not self._alone and (agent.config.min_seconds or agent.config.max_seconds):
             self._slice_end = PACE_STEPS
         self._window = self.open_window(keep_interrupted=True)
-        self.watch_end_of_child()
+        self.register_end_of_child()
 
     def _record(self, iteration: Iteration) -> None:
         agent, config, window = self.agent, self.agent.config, self._window

@@ -19,14 +19,14 @@ class _Last:
 
 
 class ThreadEnd:
-    """Calls ``call``, which must not raise, at the end of each thread that called :meth:`watch`,
+    """Calls ``call``, which must not raise, at the end of each thread that called :meth:`register`,
     except for the main thread and threads still running when the interpreter exits.
     """
 
     def __init__(self, call: Callable[[], None]) -> None:
         self._call, self._held = call, threading.local()
 
-    def watch(self) -> None:
+    def register(self) -> None:
         if not hasattr(self._held, "last"):
             main = threading.current_thread() is threading.main_thread()
             self._held.last = None if main else _Last(self._call)

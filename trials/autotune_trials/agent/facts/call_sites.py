@@ -220,9 +220,10 @@ class SiteRecorder(Listener):
         """The training loader; if a library (accelerate, Lightning) made it from one the job built,
         that one.
         """
-        state = agent.loaders.choice.loader
+        tracked = agent.loaders.choice.loader
         mine = next(
-            (b for b in self._loaders if state is not None and b.reference is state.identity), None
+            (b for b in self._loaders if tracked is not None and b.reference is tracked.identity),
+            None,
         )
         if mine is None:
             return None

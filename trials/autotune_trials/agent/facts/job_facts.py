@@ -205,8 +205,8 @@ def in_force(agent: Agent) -> dict[str, Any]:
 
 def _sampler(agent: Agent) -> str:
     """Class name of the training loader's sampler."""
-    state = agent.loaders.choice.loader
-    loader = state.loader() if state is not None else None
+    tracked = agent.loaders.choice.loader
+    loader = tracked.loader() if tracked is not None else None
     return type(loader.sampler).__name__ if loader is not None else ""
 
 

@@ -10,14 +10,14 @@ from autotune_trials.agent.patches.patch_set import Patch, PatchSet, untraced
 if TYPE_CHECKING:
     from autotune_trials.agent.core.training_loop import TrainingLoop
     from autotune_trials.agent.facts.job_traits import JobTraits
-    from autotune_trials.agent.loop.module_watch import ModuleWatch
+    from autotune_trials.agent.loop.module_discovery import ModuleDiscovery
 
 
 def install(
     patches: PatchSet,
     torch: Any,
     loop: TrainingLoop,
-    modules: ModuleWatch,
+    modules: ModuleDiscovery,
     traits: JobTraits,
     on_scaled: Callable[[Any, Any, Any], None] | None,
 ) -> None:

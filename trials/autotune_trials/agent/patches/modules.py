@@ -11,13 +11,13 @@ from autotune_trials.agent.bootstrap import import_hook
 from autotune_trials.agent.patches.patch_set import Patch, PatchSet
 
 if TYPE_CHECKING:
-    from autotune_trials.agent.loop.module_watch import ModuleWatch
+    from autotune_trials.agent.loop.module_discovery import ModuleDiscovery
 
 CALLS = "Module.__call__"
 NAMES = (CALLS, "autocast.__enter__")
 
 
-def install(patches: PatchSet, torch: Any, watch: ModuleWatch) -> None:
+def install(patches: PatchSet, torch: Any, discovery: ModuleDiscovery) -> None:
     """Watch top-level module calls, and autocast regions the job enters itself."""
     inside = threading.local()
     traced = torch.compiler.is_dynamo_compiling  # a function of the job's own, that calls modules
@@ -26,7 +26,7 @@ def install(patches: PatchSet, torch: Any, watch: ModuleWatch) -> None:
         def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
             if traced() or not patch.active or getattr(inside, "module", False):
                 return original(self, *args, **kwargs)
-            watch.on_module(self)
+            discovery.on_module(self)
             inside.module = True
             try:
                 return original(self, *args, **kwargs)
@@ -38,7 +38,7 @@ def install(patches: PatchSet, torch: Any, watch: ModuleWatch) -> None:
     def make_enter(patch: Patch, original: Any) -> Any:
         def __enter__(self: Any) -> Any:
             if not traced() and patch.active:
-                watch.on_autocast(self)
+                discovery.on_autocast(self)
             return original(self)
 
         return __enter__

@@ -82,7 +82,7 @@ def _note(what: Callable[[Recorder], None]) -> None:
     """
     if _recorder is None or getattr(_inside, "noting", False):
         return
-    with unwatched():
+    with unrecorded():
         try:
             what(_recorder)
         except CannotKeep:  # fail rather than lose one of the user's files
@@ -93,7 +93,7 @@ def _note(what: Callable[[Recorder], None]) -> None:
 
 
 @contextlib.contextmanager
-def unwatched() -> Iterator[None]:
+def unrecorded() -> Iterator[None]:
     """This thread's own file operations are not recorded meanwhile."""
     before, _inside.noting = getattr(_inside, "noting", False), True
     try:

@@ -28,37 +28,37 @@ if TYPE_CHECKING:
 LAUNCH_PATIENCE = 1000
 
 
-class ModuleWatch(Listener):
-    """Watches every module call during warm-up (under ``launch``, until every optimizer has
-    stepped), and no longer, because watching costs time."""
+class ModuleDiscovery(Listener):
+    """Looks at every module call during warm-up (under ``launch``, until every optimizer has
+    stepped), and no longer, because that costs time."""
 
     def __init__(self, live: LiveJobControl, knobs: Knobs, traits: JobTraits) -> None:
         self._live, self._knobs, self._traits = live, knobs, traits
         self._torch, self._state = live.torch, live.state
         self._loop, self._config = live.loop, live.config
-        self._watching = False
+        self._discovering = False
         self._calls = 0  # module calls under launch, before anything shows that this process trains
-        # modules called in training mode but without gradients, while modules are watched
+        # modules called in training mode but without gradients, during the discovery
         self._called_gradless: weakref.WeakSet[Any] = weakref.WeakSet()
         self.compiles: CompileLog | None = None  # in profile runs, once something is compiled
         live.before_compile = self.listen_to_dynamo
 
     @property
-    def watching(self) -> bool:
-        return self._watching
+    def discovering(self) -> bool:
+        return self._discovering
 
-    def watch(self, on: bool) -> None:
+    def discover(self, on: bool) -> None:
         if on:
             modules.install(self._live.patches, self._torch, self)
         else:
             self._live.patches.restore(*modules.NAMES)
-        self._watching = on
+        self._discovering = on
 
     def iteration_ended(self, iteration: Iteration) -> None:
         compiled = self._traits.compiles or self._live.entries or dynamo_graphs()
         if self._state.iterations == 1 and not compiled:
-            self.watch(True)  # a library may have called torch.compile when it was imported
-        elif self._watching:
+            self.discover(True)  # a library may have called torch.compile when it was imported
+        elif self._discovering:
             # under launch, another model may follow later with its own optimizer
             waits = (
                 self._config.mode == SessionMode.LAUNCH
@@ -66,12 +66,12 @@ class ModuleWatch(Listener):
                 and self._state.iterations < LAUNCH_PATIENCE
             )
             if self._state.iterations >= self._config.warmup_steps and not waits:
-                self.watch(False)
+                self.discover(False)
         elif self._state.iterations > 1:
             self._live.events.forget(self, "iteration_ended")
 
     def module_called(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """During warm-up: a job that compiles is not watched, but calls its model within its own
+        """During warm-up: a job that compiles is not observed, but calls its model within its own
         autocast region all the same."""
         if self._state.iterations >= self._config.warmup_steps:
             self._live.events.forget(self, "module_called")
@@ -82,7 +82,7 @@ class ModuleWatch(Listener):
         self._live.events.recall(self, "iteration_ended", "module_called")
 
     def on_module(self, module: Any) -> None:
-        """A top-level module call, while modules are watched."""
+        """A top-level module call, during the discovery."""
         torch, state, live = self._torch, self._state, self._live
         if state.stopped or state.inside_entry or state.capturing:
             return
@@ -95,7 +95,7 @@ class ModuleWatch(Listener):
         ):
             self._calls += 1
             if self._calls > LAUNCH_PATIENCE:  # a process that does not train, e.g. an evaluation
-                self.watch(False)
+                self.discover(False)
                 return
         if state.in_backward and module not in self._called_gradless:
             return  # the backward of a checkpointed part calls its modules again
@@ -132,7 +132,7 @@ class ModuleWatch(Listener):
             self._loop.fail("on_module")
 
     def on_autocast(self, region: Any) -> None:
-        """The job enters an autocast region, while modules are watched."""
+        """The job enters an autocast region, during the discovery."""
         if not self._live.get(AutocastControl).region.entering and getattr(
             region, "_enabled", False
         ):

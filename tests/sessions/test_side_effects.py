@@ -250,7 +250,7 @@ def test_a_write_that_could_not_be_recorded_is_told(tmp_path: Path, monkeypatch)
     session.mkdir(parents=True)
     monkeypatch.setenv("AUTOTUNE_SESSION", str(session / "session.json"))
     monkeypatch.setattr(log, "_left", set())
-    monkeypatch.setattr(file_watch, "_ledger", object())  # has no methods
+    monkeypatch.setattr(file_watch, "_recorder", object())  # has no methods
     file_watch.about_to_write(tmp_path / "model.pt")
     (line,) = [
         line for line, urgent in written_lines(summary(tmp_path / "run", tmp_path)) if urgent

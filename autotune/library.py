@@ -170,7 +170,7 @@ def _checked(minutes: float) -> float:
 
 
 def _directory(given: Path | str | None, name: str) -> Path:
-    from autotune.job.run_dir import RUNS, check_run_dir
+    from autotune.run_directory import RUNS, check_run_dir
 
     place = (Path(given) if given is not None else RUNS / name).absolute()
     check_run_dir(place)

@@ -1,22 +1,26 @@
-"""What a directory of ours holds (run, profile or judgement), and how far that got.
-
-Also moves such a directory aside.
+"""The directories that runs, profiles and judgements are recorded in: whether one can be, what one
+holds and how far that got, and moving one aside.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
 from autotune.errors import InputError
-from autotune.job.run_dir import PROFILE_SUMMARY, RUNS
 from autotune.journal import Journal
 
+RUNS = Path("autotune-runs")  # in the current directory
+PROFILE_SUMMARY = "summary.json"  # only in directories that `autotune profile` made
+MIN_FREE_MIB = 64  # journal, logs and two traces of a small run
 RESULT = "result.json"
 JOURNAL = "journal.jsonl"
 JUDGEMENT = "judgement.json"
@@ -40,6 +44,55 @@ NOT_TUNED = {
 }
 # the file written last, and the one to look at
 PAGES = {"profile": (PROFILE_SUMMARY, "profile.html"), "judgement": (JUDGEMENT, JUDGEMENT)}
+
+
+def check_run_dir(path: Path, option: str = "--run-dir") -> None:
+    """Check whether a run can be recorded in ``path``. Creates nothing that stays.
+
+    Args:
+        option: the command's option for choosing another directory.
+
+    Raises:
+        InputError: it is a file, cannot be written to, or its disk is full.
+    """
+    place, remedy = path.absolute(), f"choose another with {option}"
+    if os.path.exists(place) and not os.path.isdir(place):
+        raise InputError(
+            "it is a file", where=str(path), expected="a directory for the run", remedy=remedy
+        )
+    while not os.path.exists(place):  # Path.exists() raises where a folder may not be searched
+        place = place.parent
+    if not os.path.isdir(place):
+        raise InputError(
+            f"{place} is a file", where=str(path), expected="a directory for the run", remedy=remedy
+        )
+    try:
+        # Checking permissions is not enough: root has them even where nothing can be written.
+        with tempfile.TemporaryFile(dir=place) as probe:
+            probe.write(b"autotune")
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise _disk_full(path, place, 0, option) from None
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"cannot write in {place}: {reason}",
+            where=str(path),
+            expected="a directory to write to",
+            remedy=remedy,
+        ) from None
+    free_mib = shutil.disk_usage(place).free / 2**20
+    if free_mib < MIN_FREE_MIB:
+        raise _disk_full(path, place, free_mib, option)
+
+
+def _disk_full(path: Path, place: Path, free_mib: float, option: str) -> InputError:
+    found = f"{free_mib:.0f} MiB free on the disk of {place}"
+    return InputError(
+        found,
+        where=str(path),
+        expected=f"at least {MIN_FREE_MIB} MiB",
+        remedy=f"free some space, or choose another with {option}",
+    )
 
 
 def directory_kind(directory: Path) -> DirectoryKind:

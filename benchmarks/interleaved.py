@@ -37,7 +37,7 @@ from autotune.job.load import load_job
 from autotune.journal import Journal
 from autotune.report.terminal.plain import open_progress
 from autotune.stages.context import RunContext
-from autotune.stages.measuring.interleaving import WHY_NOT
+from autotune.stages.measuring.may_interleave import WHY_NOT
 from autotune.stages.measuring.pairs import Pairs
 from autotune.stages.observe import first_run
 from autotune.tracking import open_tracker

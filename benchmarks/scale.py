@@ -43,7 +43,7 @@ from autotune.job.load import load_job  # noqa: E402
 from autotune.job.spec import JobSpec  # noqa: E402
 from autotune.journal import Journal  # noqa: E402
 from autotune.report.terminal.plain import open_progress  # noqa: E402
-from autotune.search import proposer, stopping  # noqa: E402
+from autotune.search import proposer, sampler_stopping  # noqa: E402
 from autotune.stages.context import RunContext  # noqa: E402
 from autotune.stages.observe import observe  # noqa: E402
 from autotune.stages.search import search  # noqa: E402
@@ -135,12 +135,12 @@ def resident_mib() -> float:
 
 @contextmanager
 def no_plateau() -> Iterator[None]:
-    before = stopping.PLATEAU_TRIALS
-    stopping.PLATEAU_TRIALS = 10**9
+    before = sampler_stopping.PLATEAU_TRIALS
+    sampler_stopping.PLATEAU_TRIALS = 10**9
     try:
         yield
     finally:
-        stopping.PLATEAU_TRIALS = before
+        sampler_stopping.PLATEAU_TRIALS = before
 
 
 NOTES = """

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from autotune.job.load import load_job
-from autotune.job.run_dir import RUNS, check_run_dir
 from autotune.job.spec import JobSpec
+from autotune.run_directory import RUNS, check_run_dir
 from autotune.secrets import mask_command, mask_url
 from autotune.words import yaml_words
 

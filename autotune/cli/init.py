@@ -11,8 +11,8 @@ import typer
 
 from autotune.errors import AutotuneError, InputError
 from autotune.job.load import clean_name, load_job
-from autotune.job.run_dir import check_run_dir
 from autotune.job.template import job_yaml, suggest_name, take_variables
+from autotune.run_directory import check_run_dir
 from autotune_trials.paths import write_where_told
 
 

@@ -14,7 +14,6 @@ from autotune.cli.show import print_captured
 from autotune.disk import writing
 from autotune.errors import InputError
 from autotune.flags import finite
-from autotune.job.run_dir import RUNS, check_run_dir
 from autotune.judging.conditions import Condition, exit_code, parse_condition
 from autotune.judging.records import Judgement
 from autotune.judging.refs import checked_out
@@ -24,6 +23,7 @@ from autotune.judging.shown import markdown, print_judgement
 from autotune.judging.sides import Change, Side, changed, common, load_side
 from autotune.report.result_file import json_text
 from autotune.report.sarif import sarif
+from autotune.run_directory import RUNS, check_run_dir
 
 FAIL_IF = "slower[:2%], faster[:2%], not-same or loss-changed: exit with 10. Repeatable."
 

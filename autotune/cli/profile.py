@@ -14,11 +14,11 @@ from autotune.errors import InputError
 from autotune.flags import Ncu, Nsys
 from autotune.job.load import load_job
 from autotune.job.mistakes import did_you_mean
-from autotune.job.run_dir import PROFILE_SUMMARY, RUNS, check_run_dir
 from autotune.job.spec import JobSpec
 from autotune.job.yaml_lines import YamlMistake, parse_yaml
 from autotune.profiling import profile_job
 from autotune.report.profile import print_profile
+from autotune.run_directory import PROFILE_SUMMARY, RUNS, check_run_dir
 from autotune_spaces.base import Value
 from autotune_spaces.knobs import create, names
 

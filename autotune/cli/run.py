@@ -12,7 +12,7 @@ from autotune.errors import InputError
 from autotune.explain.nsight import NCU, NSYS, Tool
 from autotune.flags import Minutes, Ncu, Nsys, Seed, Trials
 from autotune.job.load import load_job
-from autotune.job.run_dir import RUNS, check_run_dir
+from autotune.run_directory import RUNS, check_run_dir
 from autotune.running import tune_job
 
 

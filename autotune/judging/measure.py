@@ -21,7 +21,12 @@ from autotune.stages.context import ANNOUNCED, OVER, RunContext
 from autotune.stages.converge import Asked, check_loss
 from autotune.stages.explain import case, describe, measured_peaks, profile
 from autotune.stages.measuring.fresh import pair_s, rounds
-from autotune.stages.measuring.interleaving import WHY_NOT, keep_decision, unrecorded_files, why_not
+from autotune.stages.measuring.may_interleave import (
+    WHY_NOT,
+    keep_decision,
+    unrecorded_files,
+    why_not,
+)
 from autotune.stages.measuring.pairs import Pairs
 from autotune.tuner import environment
 from autotune.verdict.difference import LOOKS, Difference, difference
@@ -176,7 +181,7 @@ def _decide_interleaving(contexts: Mapping[str, RunContext], found: Mapping[str,
 
 
 def _written(contexts: Mapping[str, RunContext]) -> str:
-    """:func:`.interleaving.unrecorded_files` of both sides."""
+    """:func:`.may_interleave.unrecorded_files` of both sides."""
     found = (unrecorded_files(it.run_dir / n, it.spec.workdir) for n, it in contexts.items())
     return next(filter(None, found), "")
 

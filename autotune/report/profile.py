@@ -14,7 +14,6 @@ from rich.text import Text
 
 from autotune import words
 from autotune.explain.records import Side
-from autotune.job.run_dir import PROFILE_SUMMARY
 from autotune.report.page.html import render
 from autotune.report.terminal.closing import time_section
 from autotune.report.terminal.layout import indented, listed, section
@@ -24,6 +23,7 @@ from autotune.report.text.operators import TOP, operator_table
 from autotune.report.text.summary import TOOLS, result_summary, summary_group
 from autotune.report.text.written import written_lines
 from autotune.results import Interval, LossState, LossVerdict, Profile, Result, RunVerdict
+from autotune.run_directory import PROFILE_SUMMARY
 from autotune_trials.paths import publish
 
 PAGE = "profile.html"

@@ -19,7 +19,7 @@ from autotune.results import NO_GAIN, Confirmation, Interval, Observation
 from autotune.stages.budget import explain_s
 from autotune.stages.context import KILLS, OVER, RunContext
 from autotune.stages.measuring.fresh import rounds
-from autotune.stages.measuring.interleaving import may_interleave
+from autotune.stages.measuring.may_interleave import may_interleave
 from autotune.stages.measuring.pair_figures import PairFigures
 from autotune.stages.measuring.pairs import Pairs
 from autotune.verdict.runs import loss_run

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from autotune.errors import InputError
-from autotune.job.run_dir import RUNS
+from autotune.run_directory import RUNS
 from autotune.secrets import MASK
 from autotune.tracking.spool import SpoolPaths
 from autotune.tracking.stores import EXPECTED, Store, resolve

@@ -15,8 +15,7 @@ from autotune.errors import InputError
 from autotune.export.load import load_tuned
 from autotune.export.tuned import TunedConfig, write_tuned
 from autotune.job.load import load_job
-from autotune.job.run_dir import check_run_dir
-from autotune.run_directory import find_result, move_aside, require_run_directory
+from autotune.run_directory import check_run_dir, find_result, move_aside, require_run_directory
 
 STUDY = '{"kind":"study","key":"","elapsed_s":0.0,"data":{"digest":"","name":"digits"}}\n'
 

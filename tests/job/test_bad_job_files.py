@@ -477,7 +477,7 @@ def test_a_python_that_keeps_the_agent_out_ends_with_4(command: str, folder: Pat
 
 def test_a_run_directory_that_cannot_be_written_is_refused(folder: Path) -> None:
     from autotune.errors import InputError
-    from autotune.job.run_dir import check_run_dir
+    from autotune.run_directory import check_run_dir
 
     with pytest.raises(InputError, match="cannot write in /proc"):
         check_run_dir(Path("/proc/self/autotune-run"))

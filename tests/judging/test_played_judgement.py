@@ -22,7 +22,7 @@ from autotune.judging.run import judge_job
 from autotune.judging.shown import markdown
 from autotune.judging.sides import Side, common, load_side
 from autotune.results import Written
-from autotune.stages.measuring import interleaving
+from autotune.stages.measuring import may_interleave
 from autotune.verdict.words import FIRST_EPOCH
 from autotune_trials.protocol.messages import Hello, Record
 
@@ -140,7 +140,7 @@ def test_a_pair_that_changes_files_that_cannot_be_tracked_is_made_again(
     def summary(run_dir: Path, _: Path) -> Written:
         return Written(noticed=("/shared/table.db",) if a.made and run_dir.name == "B" else ())
 
-    monkeypatch.setattr(interleaving, "summary", summary)
+    monkeypatch.setattr(may_interleave, "summary", summary)
     found = play(a, b)
     assert (found.speed, found.interleaved) == ("slower", False)
     assert (a.made, b.made) == (1, 0)

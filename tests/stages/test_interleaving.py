@@ -16,8 +16,8 @@ from autotune.executors.base import Executor, FixedRun, SessionFailed
 from autotune.executors.interleave import CROSSED, SLICES
 from autotune.results import Observation, Written
 from autotune.stages import observe
-from autotune.stages.measuring import interleaving
-from autotune.stages.measuring.interleaving import why_not
+from autotune.stages.measuring import may_interleave
+from autotune.stages.measuring.may_interleave import why_not
 from autotune_spaces.codec import decode
 from autotune_spaces.facts import ProcessFacts, ReaderFacts
 from autotune_trials.protocol.messages import Record
@@ -132,7 +132,7 @@ def test_a_job_without_a_loader_has_no_processes_of_its_own_beside_another(
 def test_files_that_cannot_be_recorded_keep_the_runs_apart(
     written: Written, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interleaving, "summary", lambda *_: written)
+    monkeypatch.setattr(may_interleave, "summary", lambda *_: written)
     machine = both()
     assert run(tmp_path, machine, small(tmp_path)).verdict == "tuned"
     assert bool(machine.made) == (not why)

@@ -15,8 +15,8 @@ import pytest
 from autotune.job.configs import key_of, normalize
 from autotune.results import Trial, TrialState
 from autotune.search.proposer import Proposer
+from autotune.search.sampler_stopping import PLATEAU_TRIALS, best_of, plateau
 from autotune.search.seeds import guess, likely, seeds
-from autotune.search.stopping import PLATEAU_TRIALS, best_of, plateau
 from autotune_spaces import knobs
 from autotune_spaces.base import SearchSpace
 

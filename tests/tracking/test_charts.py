@@ -13,7 +13,7 @@ from empty_store import empty_store
 from server_processes import a_port, mlflow_server
 from small_study import TRIALS
 
-from autotune.job.run_dir import RUNS
+from autotune.run_directory import RUNS
 from autotune.tracking import open_tracker
 from autotune.tracking.base import BOTH_TAG, NOTE_TAG, SEARCHED_TAG
 from autotune.tracking.charts import VIEW_TAG

@@ -9,9 +9,9 @@ from typing import Any
 
 from autotune import words
 from autotune.export.fingerprint import COMPARED, OF_GPUS
-from autotune.job.run_dir import RUNS
 from autotune.report.text import story
 from autotune.results import Result
+from autotune.run_directory import RUNS
 
 FILES = {
     "tuned.yaml": "the settings, for autotune launch",

@@ -5,7 +5,7 @@
 The order alternates so that neither side profits from a machine that warms up or fills its caches.
 The two runs of a pair are neighbors in time, so that their speed can be compared, and have the
 same seed, so that their losses can be compared. If two processes may be alive at once they train in
-slices (interleaving.py), otherwise one after the other. On a cluster several pairs are made at the
+slices (may_interleave.py), otherwise one after the other. On a cluster several pairs are made at the
 same time, each on a machine of its own (lanes.py): a ratio always compares two runs on the same
 machine.
 """
@@ -26,14 +26,14 @@ from autotune.job.configs import key_of
 from autotune.results import Observation
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.fresh import FreshRuns, rounds, wall_s
-from autotune.stages.measuring.interleaving import (
+from autotune.stages.measuring.lanes import MOST_LOST, spread
+from autotune.stages.measuring.may_interleave import (
     crossed,
     keep_decision,
     may_interleave,
     stop_interleaving,
     unrecorded_files,
 )
-from autotune.stages.measuring.lanes import MOST_LOST, spread
 from autotune.stages.measuring.memory_limits import beyond_limits
 from autotune.stages.measuring.pair_figures import PairFigures, node_of
 from autotune.stages.observe import explain_failure

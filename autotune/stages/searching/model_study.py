@@ -18,7 +18,7 @@ from autotune.history.use import Expected
 from autotune.job.configs import key_of, normalize
 from autotune.results import Observation, Trial
 from autotune.search.model import FIRST_LOOK, OUT_OF_TIME, RECALLED, Answer, ModelSearch, Series
-from autotune.search.stopping import best_of
+from autotune.search.sampler_stopping import best_of
 from autotune.stages.budget import NO_TIME, NO_TRIALS
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.kept_session import BlockFailed, not_measurable

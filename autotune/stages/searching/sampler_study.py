@@ -9,8 +9,8 @@ from autotune.job.configs import key_of
 from autotune.results import Observation, Trial
 from autotune.search.model import OUT_OF_TIME, Series
 from autotune.search.proposer import Proposer
+from autotune.search.sampler_stopping import PLATEAU_TRIALS, plateau
 from autotune.search.seeds import seeds
-from autotune.search.stopping import PLATEAU_TRIALS, plateau
 from autotune.stages.budget import NO_TRIALS
 from autotune.stages.context import RunContext
 from autotune.stages.searching.configurations import NOT_MEASURED, Configuration

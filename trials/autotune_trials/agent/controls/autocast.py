@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
     from autotune_trials.agent.controls.live_job import LiveJobControl
     from autotune_trials.agent.core.events import Context, GivenBatch
-    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+    from autotune_trials.agent.dataloader.tracked_loader import TrackedLoader
 
 
 class AutocastRegion:

@@ -20,7 +20,7 @@ from autotune_trials.measure.clock import DATA, FORWARD
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
     from autotune_trials.agent.core.events import GivenBatch
-    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+    from autotune_trials.agent.dataloader.tracked_loader import TrackedLoader
 
 
 class Copy(NamedTuple):

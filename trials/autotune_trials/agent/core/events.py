@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
     from autotune_trials.agent.core.iteration import Iteration
-    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+    from autotune_trials.agent.dataloader.tracked_loader import TrackedLoader
 
 Context = AbstractContextManager[None]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
     from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.core.knob_applier import Knobs
-    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+    from autotune_trials.agent.dataloader.tracked_loader import TrackedLoader
 
 
 class FirstTimes(Listener):

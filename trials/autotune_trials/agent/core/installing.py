@@ -11,9 +11,9 @@ from autotune_trials import api
 from autotune_trials.agent.bootstrap import stack_dump
 from autotune_trials.agent.patches import (
     backward,
-    cuda_graphs,
     ddp,
     job_compile,
+    job_cuda_graphs,
     job_settings,
     loader,
     optimizer,
@@ -38,7 +38,7 @@ def install(agent: Agent) -> None:
     if agent.mode.measures:
         ddp.install_join(patches, torch, agent.step_aside)
         stack_dump.install_stack_dump(SessionPaths(Path(config.directory)))
-        cuda_graphs.install(patches, torch, loop)
+        job_cuda_graphs.install(patches, torch, loop)
         job_settings.install(patches, torch, agent.knobs, traits, agent.sites)
     held = {knob.name for knob in config.knobs}
     if agent.mode.measures or "amp_dtype" in held:

@@ -21,7 +21,7 @@ from autotune_trials.agent.dataloader.control import TrainingLoaderControl
 from autotune_trials.agent.dataloader.overrides import LoaderOverrides
 from autotune_trials.agent.dataloader.reader_meter import ReaderMeters
 from autotune_trials.agent.dataloader.reports import LoaderReports
-from autotune_trials.agent.dataloader.tracked import TrackedLoader
+from autotune_trials.agent.dataloader.tracked_loader import TrackedLoader
 from autotune_trials.agent.dataloader.tracked_loaders import TrackedLoaders
 from autotune_trials.agent.dataloader.training_choice import TrainingLoaderChoice
 from autotune_trials.agent.dataloader.training_source import TrainingSource

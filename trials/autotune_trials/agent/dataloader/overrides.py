@@ -8,7 +8,7 @@ from typing import Any
 
 from autotune_trials.agent.dataloader.facts import Settings, is_iterable, own_batch_size, rebatches
 from autotune_trials.agent.dataloader.reports import LoaderReports
-from autotune_trials.agent.dataloader.tracked import TrackedLoader
+from autotune_trials.agent.dataloader.tracked_loader import TrackedLoader
 from autotune_trials.agent.dataloader.tracked_loaders import TrackedLoaders
 from autotune_trials.agent.dataloader.worker_safety import (
     fixed_seeds,

@@ -12,7 +12,7 @@ from autotune_trials.agent.dataloader.workers_copy import workers_copy
 
 if TYPE_CHECKING:
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
-    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+    from autotune_trials.agent.dataloader.tracked_loader import TrackedLoader
 
 
 class SourceBuilder:

@@ -32,7 +32,7 @@ from autotune_trials.agent.dataloader.facts import Settings, is_iterable, rebatc
 from autotune_trials.agent.dataloader.index_stream import IndexStream
 from autotune_trials.agent.dataloader.kept_batches import KeptBatches
 from autotune_trials.agent.dataloader.sources import SourceBuilder, shadow_of
-from autotune_trials.agent.dataloader.tracked import IteratorMark, TrackedLoader
+from autotune_trials.agent.dataloader.tracked_loader import IteratorMark, TrackedLoader
 from autotune_trials.agent.dataloader.worker_ends import (
     end_half_started,
     end_workers,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from autotune_trials.agent.dataloader.facts import is_iterable
-from autotune_trials.agent.dataloader.tracked import TrackedLoader
+from autotune_trials.agent.dataloader.tracked_loader import TrackedLoader
 from autotune_trials.agent.facts.construction import BuiltAt
 
 if TYPE_CHECKING:

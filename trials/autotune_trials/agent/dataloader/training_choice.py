@@ -19,7 +19,7 @@ from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.dataloader.facts import describe
 from autotune_trials.agent.dataloader.overrides import LoaderOverrides
 from autotune_trials.agent.dataloader.reports import LoaderReports
-from autotune_trials.agent.dataloader.tracked import IteratorMark, TrackedLoader
+from autotune_trials.agent.dataloader.tracked_loader import IteratorMark, TrackedLoader
 from autotune_trials.agent.dataloader.tracked_loaders import TrackedLoaders
 from autotune_trials.protocol.messages import SessionConfig, SessionMode
 

@@ -19,7 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from autotune_trials.agent.dataloader.tracked import IteratorMark, TrackedLoader
+    from autotune_trials.agent.dataloader.tracked_loader import IteratorMark, TrackedLoader
     from autotune_trials.agent.loop.interruptions import Interruptions
 
 MOST, SOME = 0.5, 0.1  # shares of the iterations

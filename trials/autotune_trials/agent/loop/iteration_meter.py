@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autotune_trials.agent.core.iteration import Iteration
     from autotune_trials.agent.core.loop_state import LoopState
     from autotune_trials.agent.dataloader.hooks import LoaderHooks
-    from autotune_trials.agent.dataloader.tracked import TrackedLoader
+    from autotune_trials.agent.dataloader.tracked_loader import TrackedLoader
     from autotune_trials.agent.loop.batch_accounting import Consumption
     from autotune_trials.agent.loop.timer import Timer
 

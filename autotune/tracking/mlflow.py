@@ -6,6 +6,10 @@ Only ``MlflowClient`` with run ids is used, never MLflow's global active run. Ev
 repeated: runs are found by their tag, params and tags overwrite themselves, metrics carry the
 spool's timestamps (MLflow's own key for a point is run, name, step, time, value), artifacts have
 fixed names. So a kill between a send and its cursor causes a repetition, not a duplicate.
+
+One request cannot be repeated: a "create run" that failed here, but that the server carries out
+anyway, perhaps after our second one. The cursor lists such runs as doubts, and their duplicates are
+deleted when they appear.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ import fcntl
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +43,7 @@ KIND_TAG, MODEL_TRAINING = "mlflow.experimentKind", "custom_model_development"
 METRICS_A_CALL, OTHERS_A_CALL = 800, 100
 LONGEST_PARAM, LONGEST_TAG = 6000, 5000  # characters MLflow keeps
 LONGEST_NAME = 250  # of a run; PostgreSQL and MySQL refuse longer ones
+DOUBT_S = 300.0  # the server does not carry out a failed request later than this
 TRIAL_STATUS = {"failed": "FAILED"}  # pruned and infeasible trials have served their purpose
 
 
@@ -62,6 +68,8 @@ class Sender:
         # (autotune.key, path, folder) of artifacts to send once everything else has been: a store
         # that takes no artifacts from here holds nothing else up
         self.artifacts: list[tuple[str, str, str]] = []
+        # autotune.key -> when its "create run" failed, in seconds since 1970
+        self.doubts: dict[str, float] = {}
 
     @property
     def study_run_id(self) -> str:
@@ -101,7 +109,9 @@ class Sender:
     def _send_rest(self) -> int:
         if self._client is None:
             self._connect()
-        return self._send_events() + self._send_artifacts()
+        sent = self._send_events()
+        self._settle_doubts()
+        return sent + self._send_artifacts()
 
     def _send_events(self) -> int:
         sent = 0
@@ -144,6 +154,7 @@ class Sender:
                     runs = {**self.runs, **runs}
                 self.offset, self.runs = offset, runs
                 self.spool_id, self.study_key = data["spool"], data["study"]
+                self.doubts = dict(data.get("doubts", {}))
                 self.page = str(data.get("page", ""))
                 self.artifacts = [
                     (key, path, folder) for key, path, folder in data.get("artifacts", ())
@@ -160,6 +171,7 @@ class Sender:
             "spool": self.spool_id,
             "study": self.study_key,
             "runs": study,
+            "doubts": self.doubts,
             "artifacts": self.artifacts,
             "page": self.page,
             "uri": self.store.shown,
@@ -302,11 +314,12 @@ class Sender:
     def _run(self, key: str, name: str, start_ms: int, tags: Mapping[str, str]) -> str:
         if key not in self.runs:
             found = self._find_runs(key)
+            self.runs[key] = found[0] if found else self._create_run(key, name, start_ms, tags)
             if found:  # it may belong to a study that was deleted since
                 entity = mlflow_module().entities.RunTag
                 marks = [entity(name, value) for name, value in tags.items()]
                 self._client.log_batch(found[0], tags=marks)
-            self.runs[key] = found[0] if found else self._create_run(key, name, start_ms, tags)
+            self._delete_copies(key, found)
         return self.runs[key]
 
     def _create_run(self, key: str, name: str, start_ms: int, tags: Mapping[str, str]) -> str:
@@ -316,9 +329,17 @@ class Sender:
             "mlflow.user": user_name(),
             **tags,
         }
-        run = self._client.create_run(
-            self.experiment_id, start_time=start_ms, tags=everything, run_name=name[:LONGEST_NAME]
-        )
+        try:
+            run = self._client.create_run(
+                self.experiment_id,
+                start_time=start_ms,
+                tags=everything,
+                run_name=name[:LONGEST_NAME],
+            )
+        except Exception:  # of any kind: the server may have created it anyway
+            self.doubts[key] = time.time()
+            self._write_cursor()
+            raise
         return run.info.run_id
 
     def _known_run(self, key: str) -> str:
@@ -338,6 +359,20 @@ class Sender:
             max_results=10,
         )
         return [run.info.run_id for run in found]
+
+    def _delete_copies(self, key: str, found: Iterable[str]) -> None:
+        for run_id in found:
+            if run_id != self.runs[key]:
+                self._client.delete_run(run_id)
+
+    def _settle_doubts(self) -> None:
+        """Look again for duplicates of runs whose "create run" failed."""
+        for key, given_up_s in list(self.doubts.items()):
+            if key in self.runs:
+                self._delete_copies(key, self._find_runs(key))
+            if time.time() > given_up_s + DOUBT_S:
+                del self.doubts[key]
+                self._write_cursor()
 
     def _log(
         self,

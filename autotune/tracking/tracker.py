@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from autotune.errors import InputError
 from autotune.secrets import MASK, is_secret, mask_secrets, secret_values
 from autotune.tracking.base import Tracker
 from autotune.tracking.pump import Pump
@@ -174,7 +175,13 @@ def open_tracker(
     Raises:
         InputError: not a tracking URI.
     """
-    store = resolve(uri, run_dir)
+    try:
+        store = resolve(uri, run_dir)
+    except InputError as error:
+        if uri != "auto":
+            raise
+        store = None  # such as a run directory whose name sqlite cannot express
+        say(f"{error.found}: the study is recorded in the run directory only.")
     return StudyTracker(
         run_dir, store, experiment, online=not offline, env={**os.environ, **(env or {})}, say=say
     )

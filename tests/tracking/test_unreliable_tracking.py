@@ -166,6 +166,43 @@ def test_every_answer_lost_once(
 
 
 @pytest.mark.slow
+def test_a_request_given_up_and_carried_out_later_leaves_one_run(
+    server: str,
+    between: UnreliableServer,
+    run_dir: Path,
+    quick_pauses: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    experiment = an_experiment()
+    late = first_time(
+        "late 3", lambda request: request.creates_run and b"the slow one" in request.body
+    )
+    between.rule = late
+    tracker = open_tracker(between.uri, experiment, run_dir, say=lambda text: None)
+    tracker.start_study("study", "digits", {}, {})
+    tracker.trial("t0", "the slow one", {"knob.num_workers": 0}, {"speedup": 1.0}, {})
+    wait_for(
+        lambda: sum(r.creates_run and b"the slow one" in r.body for r in between.done) == 2,
+        "the late request",
+    )
+    tracker.finish("FINISHED", {}, {})
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=server)
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    assert sorted(str(r.info.run_name) for r in client.search_runs([found.experiment_id])) == [
+        "digits",
+        "the slow one",
+    ]
+    [kept] = [
+        r for r in client.search_runs([found.experiment_id]) if r.info.run_name == "the slow one"
+    ]
+    assert kept.data.metrics == {"speedup": 1.0}, "the one that was filled stays"
+
+
+@pytest.mark.slow
 def test_a_server_that_never_answers_delays_nobody(
     server: str, between: UnreliableServer, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

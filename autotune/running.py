@@ -284,7 +284,7 @@ def _environment_changes(journal: Journal, spec: JobSpec) -> str:
     now = here(spec.command, {**os.environ, **spec.env}, spec.workdir)
     was_on_gpu, on_gpu = then.job.device == "cuda", now.device == "cuda"
     found = ["on a GPU then, none here"] if was_on_gpu and not on_gpu else []
-    unlike = compared(as_here(encode(then.machine)), now, gpu=was_on_gpu and on_gpu)
+    unlike = compared(as_here(encode(then.machine), now), now, gpu=was_on_gpu and on_gpu)
     return "; ".join([*found, *(f"{what}: {a} then, {b} here" for what, a, b in unlike)])
 
 

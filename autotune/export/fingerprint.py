@@ -1,7 +1,8 @@
 """Checks whether the settings of a tuned.yaml still fit the machine they are launched on.
 
 Nothing here imports torch, which would cost every launch a second: the torch version is read from
-its files, and GPUs are detected by their device files. Of a MIG slice, these name the card.
+its files, and GPUs are detected by their device files. MIG slices have none that name them: if a
+variable shows one to the job, nvidia-smi is asked for its name.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from autotune_spaces.knobs import create
 
 PROBE_TIMEOUT_S = 20
 UNKNOWN = "unknown"  # counts as there
+MIG = " MIG "  # between the names of a card and its slice
 _PROBE = """
 import importlib.util, json, os, platform, sysconfig
 places = [sysconfig.get_path("include", s) for s in (sysconfig.get_default_scheme(), "posix_prefix")]
@@ -91,7 +93,7 @@ def here(
         shm_gib=machines.shm_gib(),
         available_gib=machines.available_gib(),
         device="cuda" if names else "cpu",
-        device_name=names[0] if names else model,
+        device_name=(slice_name(env) or names[0]) if names else model,
         torch_version=software.get("torch_version", ""),
         python_version=software.get("python_version", ""),
         cpu_model=model,
@@ -112,7 +114,7 @@ def differences(tuned: TunedConfig, now: Machine, env: Mapping[str, str]) -> lis
     on_gpu = tuned.provenance.job_device == "cuda"
     if on_gpu and now.device != "cuda":
         found.append("tuned on a GPU, none here")
-    then = as_here(tuned.provenance.machine)
+    then = as_here(tuned.provenance.machine, now)
     unlike = compared(then, now, gpu=on_gpu and now.device == "cuda")
     return found + [f"{word}: {before} when tuned, {after} here" for word, before, after in unlike]
 
@@ -132,9 +134,12 @@ def other_variables(tuned: TunedConfig, env: Mapping[str, str]) -> list[str]:
     ]
 
 
-def as_here(then: Mapping[str, Any]) -> dict[str, Any]:
-    """A machine described with CUDA, as :func:`here` describes one: a MIG slice by its card."""
-    return {**then, "device_name": str(then.get("device_name") or "").partition(" MIG ")[0]}
+def as_here(then: Mapping[str, Any], now: Machine) -> dict[str, Any]:
+    """A machine described with CUDA, as :func:`here` describes ``now``: if that names a card, perhaps
+    without knowing of a slice, then so.
+    """
+    name = str(then.get("device_name") or "")
+    return {**then, "device_name": name if MIG in now.device_name else name.partition(MIG)[0]}
 
 
 def compared(then: Mapping[str, Any], now: Machine, *, gpu: bool) -> list[tuple[str, Any, Any]]:
@@ -255,6 +260,38 @@ def gpu_names(
         names = []
     names = names[: len(files)] + [""] * (len(files) - len(names))
     return names[: len(visible.split(","))] if visible else names
+
+
+def slice_name(env: Mapping[str, str]) -> str:
+    """CUDA's name of the MIG slice that a variable shows to the job; "": it names none.
+
+    CUDA_VISIBLE_DEVICES is set by a person, Slurm or Ray, NVIDIA_VISIBLE_DEVICES in a container.
+    """
+    words = [env.get(name, "") for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES")]
+    uuid = next((w.partition(",")[0].strip() for w in words if w.startswith("MIG-")), "")
+    card = ""
+    for line in _listed(env).splitlines() if uuid else ():
+        if found := re.match(r"GPU \d+: (.+) \(UUID: ", line):
+            card = found[1]
+        elif found := re.match(r"\s*MIG (\S+)\s+Device\s+\d+: \(UUID: (\S+)\)", line):
+            if found[2].startswith(uuid):
+                return f"{card}{MIG}{found[1]}"
+    return ""
+
+
+def _listed(env: Mapping[str, str]) -> str:
+    """The GPUs and their slices, as nvidia-smi lists them."""
+    try:
+        return subprocess.run(
+            ["nvidia-smi", "-L"],
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PROBE_TIMEOUT_S,
+            text=True,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def _model(path: Path) -> str:

@@ -20,6 +20,7 @@ from autotune.export.fingerprint import (
     gpu_names,
     interpreter,
     obstacles,
+    slice_name,
 )
 from autotune.export.launching import user_cache, write_session
 from autotune.export.tuned import Provenance, TunedConfig, TunedKnob, write_tuned
@@ -379,15 +380,53 @@ def test_the_same_machine_is_no_warning(tmp_path: Path) -> None:
 
 
 def test_a_slice_of_a_card_is_no_other_card() -> None:
-    """CUDA names the slice; the driver's files, which a launch reads, name the card."""
+    """CUDA names the slice; the driver's files, which a launch reads, name the card, and nvidia-smi
+    the slice that a variable asks for.
+    """
     then = {"device_name": "NVIDIA A100-SXM4-40GB MIG 1g.5gb"}
     now = Machine(8, 64.0, 8.0, "cuda", "NVIDIA A100-SXM4-40GB", "2.13.0", "3.11")
-    assert compared(as_here(then), now, gpu=True) == []
+    assert compared(as_here(then, now), now, gpu=True) == []
     assert compared(then, now, gpu=True), "two runs, one on the slice and one on the card"
+    smaller = dataclasses.replace(now, device_name="NVIDIA A100-SXM4-40GB MIG 3g.20gb")
+    assert compared(as_here(then, smaller), smaller, gpu=True) == [
+        ("device", then["device_name"], smaller.device_name)
+    ]
     other = dataclasses.replace(now, device_name="NVIDIA H200")
-    assert compared(as_here(then), other, gpu=True) == [
+    assert compared(as_here(then, other), other, gpu=True) == [
         ("device", "NVIDIA A100-SXM4-40GB", "NVIDIA H200")
     ]
+
+
+LISTED = """\
+GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77)
+  MIG 1g.5gb      Device  0: (UUID: MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f)
+  MIG 3g.20gb     Device  1: (UUID: MIG-cba663e8-9bed-5b25-b243-5985ef7c9beb)
+GPU 1: NVIDIA A100-SXM4-80GB (UUID: GPU-69e3a2a6-8d8f-4f3e-9a5c-3f8d1b2f7c10)
+  MIG 3g.40gb     Device  0: (UUID: MIG-0d2fb0a1-1f52-5c33-8c4f-0f9d5c1f6a2e)
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({}, ""),
+        ({"CUDA_VISIBLE_DEVICES": "0"}, ""),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-cba663e8,MIG-0d2f"}, "NVIDIA A100-SXM4-40GB MIG 3g.20gb"),
+        (
+            {"CUDA_VISIBLE_DEVICES": "0", "NVIDIA_VISIBLE_DEVICES": "MIG-0d2fb0a1"},
+            "NVIDIA A100-SXM4-80GB MIG 3g.40gb",
+        ),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-gone"}, ""),
+    ],
+)
+def test_a_slice_that_a_variable_shows_is_named(
+    tmp_path: Path, variables: dict[str, str], name: str
+) -> None:
+    (tmp_path / "listed").write_text(LISTED)
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\ncat {tmp_path}/listed\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    assert slice_name({"PATH": path, **variables}) == name
 
 
 def test_gpus_are_seen_without_torch(tmp_path: Path) -> None:

@@ -144,18 +144,45 @@ def test_without_workers_torch_takes_the_call(tmp_path: Path) -> None:
     assert len(list(names["train"])) == 2
 
 
-def test_without_workers_no_default_of_the_jobs_own_needs_them(tmp_path: Path) -> None:
-    made = """\
-class Fast(DataLoader):
-    def __init__(self, dataset, num_workers=2, prefetch_factor=4):
-        super().__init__(dataset, num_workers=num_workers, prefetch_factor=prefetch_factor)
-"""
-    before, parameters = (
+PARTIALS = [
+    (
+        "partial(DataLoader, batch_size=16)",
+        "make(ds)",
+        {"num_workers": 2, "batch_size": 32},
+        "make(ds, num_workers=2, batch_size=32)",
+    ),
+    (
+        "functools.partial(DataLoader, ds)",
+        "make(16, True)",
+        {"num_workers": 2, "batch_size": 32},
+        "make(32, True, num_workers=2)",
+    ),
+]
+
+
+WITHOUT_WORKERS = [
+    (
+        "make = partial(DataLoader, num_workers=2, prefetch_factor=4, persistent_workers=True)",
+        "make(ds, shuffle=True)",
+        LOADER,
+        "torch.utils.data.DataLoader",
+    ),
+    (
+        "class Fast(DataLoader):\n    def __init__(self, dataset, num_workers=2, prefetch_factor=4):\n"
+        "        super().__init__(dataset, num_workers=num_workers, prefetch_factor=prefetch_factor)",
         "Fast(ds, prefetch_factor=8)",
         ("dataset", "num_workers", "prefetch_factor"),
-    )
-    source = f"{HEAD}ds = [1, 2]\n{made}\ntrain = {before}\n"
-    sites = JobSites("train.py", BuiltSite(call(source, before), "__main__.Fast", parameters))
+        "__main__.Fast",
+    ),
+]
+
+
+@pytest.mark.parametrize(("made", "before", "parameters", "kind"), WITHOUT_WORKERS)
+def test_without_workers_no_default_of_the_jobs_own_needs_them(
+    tmp_path: Path, made: str, before: str, parameters: tuple[str, ...], kind: str
+) -> None:
+    source = f"from functools import partial\n{HEAD}ds = [1, 2]\n{made}\ntrain = {before}\n"
+    sites = JobSites("train.py", BuiltSite(call(source, before), kind, parameters))
     after = patched(tmp_path, source, sites, {"num_workers": 0})
     names: dict[str, Any] = {}
     exec(after, names)  # torch takes no prefetch_factor without workers
@@ -163,13 +190,37 @@ class Fast(DataLoader):
     assert len(list(names["train"])) == 2
 
 
-@pytest.mark.parametrize(
-    "made", ["partial(DataLoader, num_workers=2)", "functools.partial(DL, ds)"]
-)
-def test_what_a_partial_has_given_is_changed_where_it_is_made(tmp_path: Path, made: str) -> None:
-    source = f"{HEAD}make = {made}\ntrain = make(ds)\n"
-    reason = refusals(tmp_path, source, loader(source, "make(ds)"), {"num_workers": 2})
-    assert "train.py:5 calls a functools.partial, made in line 4" in reason["num_workers"]
+def test_a_partials_foreach_does_not_meet_fused(tmp_path: Path) -> None:
+    source = f"{HEAD}make = partial(Adam, foreach=True)\nopt = make(p)\n"
+    sites = JobSites("train.py", optimizers=(optimizer(source, "make(p)"),))
+    assert "opt = make(p, fused=True, foreach=None)\n" in patched(
+        tmp_path, source, sites, {"optimizer_impl": "fused"}
+    )
+
+
+@pytest.mark.parametrize(("made", "before", "knobs", "after"), PARTIALS)
+def test_what_a_partial_has_given_is_not_given_again(
+    tmp_path: Path, made: str, before: str, knobs: dict, after: str
+) -> None:
+    source = f"{HEAD}make = {made}\ntrain = {before}\n"
+    assert patched(tmp_path, source, loader(source, before), knobs) == source.replace(before, after)
+
+
+def test_a_partial_that_gave_it_in_order_is_left_alone(tmp_path: Path) -> None:
+    source = f"{HEAD}make = partial(DataLoader, ds, 16)\ntrain = make(shuffle=True)\n"
+    assert (
+        "no argument batch_size"
+        in refusals(tmp_path, source, loader(source, "make(shuffle=True)"), {"batch_size": 32})[
+            "batch_size"
+        ]
+    )
+    source = source.replace("ds, 16", "*given")
+    assert (
+        "whose bound arguments are unclear"
+        in refusals(tmp_path, source, loader(source, "make(shuffle=True)"), {"num_workers": 2})[
+            "num_workers"
+        ]
+    )
 
 
 def test_only_the_call_that_was_recorded(tmp_path: Path) -> None:

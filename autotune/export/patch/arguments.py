@@ -19,7 +19,7 @@ from autotune.export.patch.source import Refused
 @dataclass(frozen=True)
 class Absent:
     """The argument must be absent; ``instead``: an equivalent value where it cannot be removed, or
-    where its absence may mean another value (a class of the job's own).
+    where its absence may mean another value (a partial, a class of the job's own).
     """
 
     instead: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import libcst as cst
 import libcst.matchers as m
@@ -41,7 +42,7 @@ def loader_arguments(context: Context, knobs: Sequence[str]) -> Change:
     if site is None:
         raise Refused("the run did not record where the training DataLoader is built")
     file = context.tree.file(site.call)
-    call = file.building(site)
+    call, site = file.call(site.call), replace(site, parameters=file.parameters(site))
     if site.others and "batch_size" in knobs:
         raise Refused(
             f"{at(file, site.call.line)} builds {site.others + 1} DataLoaders, and batch_size is"

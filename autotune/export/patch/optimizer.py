@@ -6,6 +6,7 @@ These are the implementation (foreach, fused), and the learning rate scaled for 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
 
@@ -95,7 +96,8 @@ def _each(context: Context, new: Callable[[BuiltSite, cst.Call], cst.Call]) -> C
     edits, where = [], []
     for site in sites:
         file = context.tree.file(site.call)
-        edits.append(replace_call(file, file.building(site), partial(new, site)))
+        call, site = file.call(site.call), replace(site, parameters=file.parameters(site))
+        edits.append(replace_call(file, call, partial(new, site)))
         where.append(at(file, site.call.line))
     left = [
         f"the optimizer at {site.call.file}:{site.call.line} did not step while the run was recorded"

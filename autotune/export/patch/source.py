@@ -149,22 +149,37 @@ class SourceFile:
             )
         return found[0][1]
 
-    def building(self, site: BuiltSite) -> cst.Call:
-        """The call that was recorded as building ``site``.
+    def parameters(self, site: BuiltSite) -> tuple[str, ...]:
+        """The parameters of ``site`` that its call can still pass.
+
+        If it calls a ``functools.partial(…)`` from this file, the first ones are already bound.
 
         Raises:
-            Refused: as :meth:`call`; or a ``functools.partial(…)`` of this file gives it arguments.
+            Refused: it is unclear how many are bound.
         """
-        call = self.call(site.call)
+        func = self.call(site.call).func
         partial = m.Call(func=m.Name("partial") | m.Attribute(attr=m.Name("partial")))
-        for made in m.findall(self.module, m.Assign(value=partial)):
-            targets = cst.ensure_type(made, cst.Assign).targets
-            if any(target.target.deep_equals(call.func) for target in targets):
-                raise Refused(
-                    f"{self.name}:{site.call.line} calls a functools.partial, made in line"
-                    f" {self.line(made)}: change the arguments there"
-                )
-        return call
+        found = [
+            cst.ensure_type(node, cst.Assign)
+            for node in m.findall(self.module, m.Assign(value=partial))
+        ]
+        made = [
+            node.value
+            for node in found
+            if any(target.target.deep_equals(func) for target in node.targets)
+        ]
+        given = [
+            arg
+            for node in made[-1:]
+            for arg in cst.ensure_type(node, cst.Call).args
+            if arg.keyword is None
+        ]
+        if any(arg.star for arg in given):
+            raise Refused(
+                f"{self.name}:{site.call.line} calls a functools.partial whose bound arguments"
+                " are unclear"
+            )
+        return site.parameters[max(len(given) - 1, 0) :]
 
     def function(self, node: cst.CSTNode) -> Function:
         """The function around ``node``, or the module."""

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from autotune_trials.agent.controls.lr_factor import LrFactor
+from autotune_trials.agent.controls.optimizer_copy import fused_works
 from autotune_trials.agent.controls.optimizers import LIGHTNING, LOOKS, OptimizerControl
 from autotune_trials.agent.core.events import Events
 from autotune_trials.agent.facts.gradient_probe import Probe
@@ -97,14 +98,14 @@ def test_the_trial_of_fused_is_not_noticed() -> None:
     )
 
 
-def test_an_optimizer_that_closes_something_at_its_end_is_not_copied() -> None:
+def test_an_optimizer_that_closes_something_at_its_end_is_copied_without() -> None:
     class Closing(torch.optim.AdamW):
         def __del__(self) -> None:
             closed.append(type(self).__name__)
 
     closed: list[str] = []
     optimizer = built(Closing, torch.float32)
-    assert OptimizerControl(torch, optimizer).supported() == ()
+    assert fused_works(torch, optimizer)
     gc.collect()
     assert closed == []
 

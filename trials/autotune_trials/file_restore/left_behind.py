@@ -50,7 +50,7 @@ def not_yet(session: str, running: Iterable[int], late: bool) -> Outcome | None:
         noted.write_text("\n".join(alive), "utf-8")
         pids = ", ".join(line.split()[0] for line in alive)
         who = f"processes of this trial could not be killed and may still write ({pids})"
-    elif not late and (other := _sharer(written)) is not None and other.written.is_symlink():
+    elif not late and _is_shared(written):
         who = "the other trial of its pair may still write"
     else:
         return None
@@ -58,6 +58,12 @@ def not_yet(session: str, running: Iterable[int], late: bool) -> Outcome | None:
     outcome: Outcome = {kind: [] for kind in KINDS} | {"failed": [[session, why, ""]]}
     save(session, outcome)
     return outcome
+
+
+def _is_shared(written: Path) -> bool:
+    """Whether another session, which has not ended, still uses this ledger."""
+    sharer = _sharer(written)
+    return sharer is not None and sharer.written.is_symlink()
 
 
 def _sharer(written: Path) -> SessionPaths | None:

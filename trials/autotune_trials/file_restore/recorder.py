@@ -251,9 +251,13 @@ def _lstat(path: str) -> Any:
 
 
 def _about(stat: os.stat_result) -> dict[str, Any]:
-    found = {"dev": stat.st_dev, "ino": stat.st_ino, "folder": S_ISDIR(stat.st_mode)}
-    found |= {"mode": S_IMODE(stat.st_mode), "size": stat.st_size}
-    return found | {"mtime_ns": stat.st_mtime_ns}
+    found = {
+        "dev": stat.st_dev,
+        "ino": stat.st_ino,
+        "mode": S_IMODE(stat.st_mode),
+        "folder": S_ISDIR(stat.st_mode),
+    }
+    return found | {"size": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
 
 def _unlinked(path: str) -> bool:

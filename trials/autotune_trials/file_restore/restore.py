@@ -302,8 +302,10 @@ def _is_it(path: str, entry: dict[str, Any]) -> bool:
 def _is_unchanged(path: str, entry: dict[str, Any]) -> bool:
     """Whether ``path`` is as it was, e.g. restored before: only its ctime is new."""
     stat = os.lstat(path)
-    same = (stat.st_size, stat.st_mtime_ns) == (entry["size"], entry["mtime_ns"])
-    return same and _is_it(path, entry)
+    return _is_it(path, entry) and (stat.st_size, stat.st_mtime_ns) == (
+        entry["size"],
+        entry["mtime_ns"],
+    )
 
 
 def _put(path: str, original: str, is_copy: bool) -> None:

@@ -151,6 +151,11 @@ class AutocastControl(Control):
         # float16 only; kept, with its scale, when float16 is switched off
         self.scaling: LossScaling | None = None
 
+    @property
+    def scale_used(self) -> float | None:
+        """The current scale of the agent's own scaler; None if it was never in use."""
+        return self.scaling.scaler.scale if self.scaling is not None else None
+
     def set(self, value: Any) -> None:
         live = self.live
         if value == "float16" and not live.every_optimizer():

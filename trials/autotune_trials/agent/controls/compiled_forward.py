@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from autotune_trials.agent.controls.live_job import LiveJobControl
 
 OUTPUTS_KEPT = 64  # latest output tensors, to be copied out of a CUDA graph's memory
-HOOKS = "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"
 RECORDED = 3  # calls until a CUDA graph has been warmed up, recorded and replayed
 
 
@@ -76,9 +75,8 @@ class CompiledForward:
             result = self._entry.call().compiled(*args, **kwargs)
         except Exception as error:
             proven = self._worked >= (RECORDED if self.uses_graphs else 1)
-            of_compiler = sys.modules["torch._dynamo.exc"].TorchDynamoException
-            if is_out_of_memory(error) or (proven and not isinstance(error, of_compiler)):
-                raise  # by the job's own code
+            if is_out_of_memory(error) or (proven and not _is_compilers(error)):
+                raise
             for entry in self._live.entries:
                 entry.forward.take_out_of_graphs()
             mode, self.mode, self._entry.call().compiled = self.mode, None, None
@@ -93,8 +91,11 @@ class CompiledForward:
             return self._entry.module._call_impl(*args, **kwargs)
         self._worked += 1
         if self.uses_graphs:
-            self._outputs.extend(map(weakref.ref, tensors_in(self._torch, result)))
+            self._note_outputs(result)
         return result
+
+    def _note_outputs(self, result: Any) -> None:
+        self._outputs.extend(weakref.ref(x) for x in tensors_in(self._torch, result))
 
     def set_mode(self, mode: str | None) -> None:
         if mode == self.mode:
@@ -207,6 +208,11 @@ class CompiledForward:
             config.fallback_random, live.own_fallback_random = live.own_fallback_random, None
 
 
+def _is_compilers(error: Exception) -> bool:
+    """Whether ``error`` comes from compiling, not from the job's own code."""
+    return isinstance(error, sys.modules["torch._dynamo.exc"].TorchDynamoException)
+
+
 def compile_notes(entries: Sequence[Entry]) -> dict[str, Any]:
     """What dynamo counted since a knob compiled ``entries``: graphs and graph breaks. Empty if none
     is compiled.
@@ -225,6 +231,11 @@ def _called_parts(module: Any) -> tuple[tuple[int, ...], bool, Any]:
     modules, and a forward set on the instance. Cheap: runs in every compiled call.
     """
     attributes = vars(module)
-    own_hooks = tuple(number for name in HOOKS for number in attributes.get(name, ()))
+    own_hooks = (
+        *attributes.get("_forward_hooks", ()),
+        *attributes.get("_forward_pre_hooks", ()),
+        *attributes.get("_backward_hooks", ()),
+        *attributes.get("_backward_pre_hooks", ()),
+    )
     any_hooks = sys.modules["torch.nn.modules.module"]._has_any_global_hook()
     return own_hooks, bool(any_hooks), attributes.get("forward")

@@ -50,9 +50,8 @@ class MemoryLayout:
         self.channels_last = False
         while self._hooks:
             self._hooks.pop().remove()
-        for reference, strides in self._own_strides.values():
-            if (parameter := reference()) is not None:
-                self._relay(parameter, lambda t, s=strides: _with_strides(self._torch, t, s))
+        for parameter, strides in self._relaid():
+            self._relay(parameter, lambda t, s=strides: _with_strides(self._torch, t, s))
         self._own_strides.clear()
 
     def optimizer_built(self, optimizer: Any) -> None:
@@ -94,6 +93,11 @@ class MemoryLayout:
             and not self._shared(p)
             and (p.is_cuda or not p.is_shared())
         ]
+
+    def _relaid(self) -> list[tuple[Any, tuple[int, ...]]]:
+        """(parameter, the job's own strides) of those that still exist."""
+        found = ((reference(), strides) for reference, strides in self._own_strides.values())
+        return [(parameter, strides) for parameter, strides in found if parameter is not None]
 
     def _shared(self, parameter: Any) -> bool:
         """Whether another tensor, or a numpy array, uses its memory."""
@@ -142,8 +146,10 @@ class MemoryLayout:
         return value
 
     def _format_of(self, tensor: Any) -> Any:
-        formats = {4: self._torch.channels_last, 5: self._torch.channels_last_3d}
-        return formats.get(tensor.dim())
+        dimensions = tensor.dim()
+        if dimensions == 4:
+            return self._torch.channels_last
+        return self._torch.channels_last_3d if dimensions == 5 else None
 
 
 def memory_of(tensor: Any) -> tuple[int, int]:

@@ -25,6 +25,12 @@ def copy_of(
         parameters: returns the parameters for the copy of a given group.
     """
     cls: Any = type(optimizer)
+    if hasattr(cls, "__del__"):  # the end of a copy must close nothing that the job still uses
+
+        class Copy(cls):
+            def __del__(self) -> None: ...
+
+        cls = Copy
     scratch = cls.__new__(cls)
     scratch.__dict__.update(optimizer.__dict__)
     scratch.state = defaultdict(dict)

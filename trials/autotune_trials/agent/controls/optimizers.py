@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 import weakref
 from collections.abc import Sequence
@@ -45,11 +44,11 @@ class OptimizerControl:
     def supported(self) -> tuple[str, ...]:
         """Implementations this optimizer can use here; () if it cannot be switched."""
         optimizer = self.optimizer
-        kind = type(optimizer)
-        # the end of a copy, on which fused is tried, must close nothing that the job still uses
-        if not step_is_torchs(kind) or hasattr(kind, "__del__"):
-            return ()
-        if "foreach" not in optimizer.defaults:
+        if (
+            optimizer is None
+            or not step_is_torchs(type(optimizer))
+            or "foreach" not in optimizer.defaults
+        ):
             return ()
         groups = optimizer.param_groups
         if any(g.get("differentiable") or g.get("capturable") for g in groups):
@@ -176,8 +175,9 @@ class OptimizerControl:
 
     def _write_own(self, optimizer: Any) -> None:
         optimizer.defaults.update(_written(optimizer.defaults, self._own_default))
-        groups = optimizer.param_groups
-        for group, own in zip(groups, self._own_of(groups)):
+        for group, own in zip(
+            optimizer.param_groups, self._own_of(optimizer.param_groups), strict=True
+        ):
             group.update(_written(group, own))
         if self._own_amp_flag is None:
             vars(optimizer).pop("_step_supports_amp_scaling", None)
@@ -192,10 +192,16 @@ class OptimizerControl:
         """``saved``, a state dict, with the job's own implementation: it loads as if there were no
         agent.
         """
-        mine, state = saved["param_groups"], dict(saved["state"])
-        groups = [{**g, **_written(g, own)} for g, own in zip(mine, self._own_of(mine))]
-        on_host = (group["params"] for group in groups if not _counts_on_device(group))
-        for index in itertools.chain.from_iterable(on_host):
+        groups = [
+            {**g, **_written(g, own)}
+            for g, own in zip(
+                saved["param_groups"], self._own_of(saved["param_groups"]), strict=True
+            )
+        ]
+        state = dict(saved["state"])
+        for index in (
+            index for group in groups if not _counts_on_device(group) for index in group["params"]
+        ):
             step: Any = state.get(index, {}).get("step")
             if self._torch.is_tensor(step) and step.device.type != "cpu":
                 state[index] = {**state[index], "step": step.cpu()}
@@ -217,9 +223,13 @@ class OptimizerControl:
         """
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                state = optimizer.state.get(parameter, {})
-                if self._torch.is_tensor(step := state.get("step")):
-                    state["step"] = step.to(parameter.device if _counts_on_device(group) else "cpu")
+                step: Any = (
+                    optimizer.state[parameter].get("step") if parameter in optimizer.state else None
+                )
+                if self._torch.is_tensor(step):
+                    optimizer.state[parameter]["step"] = step.to(
+                        parameter.device if _counts_on_device(group) else "cpu"
+                    )
 
 
 class OptimizerImplementation(Control):
@@ -286,7 +296,9 @@ def _written(settings: Any, flags: Flags) -> dict[str, Any]:
     """The entries that set ``flags`` in ``settings`` (a group or the defaults): not all optimizers
     know fused.
     """
-    return dict(zip(("foreach", "fused") if "fused" in settings else ("foreach",), flags))
+    return dict(
+        zip(("foreach", "fused") if "fused" in settings else ("foreach",), flags, strict=False)
+    )
 
 
 def _counts_on_device(group: Any) -> Any:

@@ -306,8 +306,8 @@ class RecordMode(Mode):
         notes = {**self._notes, **compile_notes(agent.live.entries), "in_force": self._in_force}
         if (factor := agent.live.get(LrFactor).factor) != 1.0:
             notes["lr_factor"] = factor
-        if (scaling := agent.live.get(AutocastControl).scaling) is not None:
-            notes["loss_scale"] = scaling.scaler.scale
+        if (scale := agent.live.get(AutocastControl).scale_used) is not None:
+            notes["loss_scale"] = scale
         if agent.probe.failure:
             notes["probe"] = agent.probe.failure
         if self._failures:

@@ -210,6 +210,13 @@ def _sampler(agent: Agent) -> str:
     return type(loader.sampler).__name__ if loader is not None else ""
 
 
+def loss_module(module: Any) -> str:
+    """How a loss module called at top level appears in the fingerprint:
+    "CrossEntropyLoss(mean)".
+    """
+    return f"{type(module).__name__}({module.reduction})"
+
+
 def _optimizer(control: OptimizerControl) -> OptimizerFacts:
     optimizer = control.optimizer
     return OptimizerFacts(

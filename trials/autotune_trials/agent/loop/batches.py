@@ -63,12 +63,14 @@ def _sizes(item: Any, depth: int) -> Iterator[tuple[int, bool]]:
         return
     if depth > MAX_DEPTH or isinstance(item, PLAIN):
         return
-    if isinstance(item, (list, tuple)) and item:
-        words = isinstance(item, list) and all(isinstance(part, str) for part in item)
-        if depth > 0 or words:
-            yield len(item), False  # the outermost one is the pair (inputs, targets)
+    if isinstance(item, (list, tuple)) and item and (depth > 0 or _words(item)):
+        yield len(item), False  # the outermost one is the pair (inputs, targets)
     for part in _parts(item):
         yield from _sizes(part, depth + 1)
+
+
+def _words(item: Any) -> bool:
+    return isinstance(item, list) and all(isinstance(part, str) for part in item)
 
 
 def _parts(item: Any) -> list[Any]:
@@ -87,9 +89,7 @@ def copy_batch(batch: Any) -> Any:
     clone = _attribute(batch, "clone")
     if clone is not None and _attribute(batch, "is_pinned") is not None:
         if hasattr(batch, "detach") and batch.device.type == "cpu" and batch.is_pinned():
-            import torch
-
-            return torch.empty_like(batch, pin_memory=True).copy_(batch)  # the job waits for it
+            return _pinned_copy(batch)
         return clone()
     if isinstance(batch, PLAIN):
         return batch
@@ -106,15 +106,26 @@ def copy_batch(batch: Any) -> Any:
                 copied[key] = copy_batch(value)
             return copied
         copied = clone() if clone is not None else copy.deepcopy(batch)
-        if any(t.is_pinned() for t in tensors_of(batch)):  # neither keeps memory pinned
-            from torch.utils.data._utils.pin_memory import pin_memory
-
-            return pin_memory(copied)  # as the DataLoader does: by the class's own, if it has one
-        return copied
+        # neither keeps memory pinned
+        return _pinned(copied) if any(t.is_pinned() for t in tensors_of(batch)) else copied
     # what cannot be copied (an open file, a lock) is shared: only a job that changes its batch in
     # place would notice
     except Exception:
         return batch
+
+
+def _pinned(batch: Any) -> Any:
+    """``batch`` as the DataLoader pins it: a class of the job's own by its ``pin_memory``."""
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    return pin_memory(batch)
+
+
+def _pinned_copy(tensor: Any) -> Any:
+    """A pinned copy in a single step, because the job waits for it."""
+    import torch
+
+    return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
 
 def tensors_of(batch: Any, depth: int = 0) -> list[Any]:

@@ -71,11 +71,8 @@ class LossSelection(Listener):
         if state.closure_calls > 1:
             return  # in a step with a closure, only its first call counts
         by_transform = state.functional and not state.in_backward
-        meter = self._meter
-        add: Callable[[Any, Any], None] | None = meter.add
-        if self._judging and not by_transform:
-            kinds = {Value.LOSS: meter.add, Value.TOTAL: meter.add_total}
-            add = kinds.get(self._cached.judge(tensors, gradients))
+        judging = self._judging and not by_transform
+        add = self._adds(tensors, gradients) if judging else self._meter.add
         if state.functional and not by_transform and add == self._meter.add:
             # its value contains what torch.func differentiated before: MAML's outer loss
             add = self._meter.add_total
@@ -87,6 +84,11 @@ class LossSelection(Listener):
                 tensors = tensors.detach() / scale.to(tensors.device)
         if add is not None:
             add(tensors, gradients)
+
+    def _adds(self, tensors: Any, gradients: Any) -> Callable[[Any, Any], None] | None:
+        """The meter's method to record these with; None if they do not count."""
+        value = self._cached.judge(tensors, gradients)
+        return {Value.LOSS: self._meter.add, Value.TOTAL: self._meter.add_total}.get(value)
 
     def _look_into_first(self, tensors: Any) -> None:
         """Checks that are made only in the first iterations."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune_trials.agent.controls.autocast import AutocastControl
 from autotune_trials.agent.core.events import Listener
 from autotune_trials.agent.facts.dynamo import dynamo_graphs
+from autotune_trials.agent.facts.job_facts import loss_module
 from autotune_trials.agent.loop.fake_tensors import without_data
 from autotune_trials.agent.patches import modules
 from autotune_trials.protocol.messages import SessionMode
@@ -55,9 +56,8 @@ class ModuleDiscovery(Listener):
         self._discovering = on
 
     def iteration_ended(self, iteration: Iteration) -> None:
-        compiled = self._traits.compiles or self._live.entries or dynamo_graphs()
-        if self._state.iterations == 1 and not compiled:
-            self.discover(True)  # a library may have called torch.compile when it was imported
+        if self._state.iterations == 1 and self._nothing_compiled():
+            self.discover(True)
         elif self._discovering:
             # under launch, another model may follow later with its own optimizer
             waits = (
@@ -117,10 +117,7 @@ class ModuleDiscovery(Listener):
             first = next(module.parameters(), None)
             if first is None:
                 if hasattr(module, "reduction"):
-                    loss = (
-                        f"{type(module).__name__}({module.reduction})"  # "CrossEntropyLoss(mean)"
-                    )
-                    self._traits.loss_modules.add(loss)
+                    self._traits.loss_modules.add(loss_module(module))
                 return
             if isinstance(module, torch.jit.ScriptModule) or without_data(first):
                 return
@@ -188,3 +185,8 @@ class ModuleDiscovery(Listener):
                     self._live.add_entry(compiled)
         except Exception:
             self._loop.fail("after_own_compile")
+
+    def _nothing_compiled(self) -> bool:
+        """Whether nothing in the job runs compiled, although torch.compile may have been called (by
+        a library, when it was imported)."""
+        return not (self._traits.compiles or self._live.entries or dynamo_graphs())

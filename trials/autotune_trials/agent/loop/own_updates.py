@@ -70,13 +70,12 @@ class OwnUpdates(Listener):
             self._give_up(NO_UPDATE)
 
     def went_on(self) -> None:
-        functional, inside_transform = self._live.state.functional, self._live.torch._C._functorch
-        if not self._pending or (functional and inside_transform.maybe_current_level() is not None):
-            return  # torch.func calls the model: nothing may be switched then
+        if not self._pending or self._inside_transform():
+            return
         if self._alike >= SURE:
             updated = self._pending >= self._period
         else:
-            updated = functional or self._changed()
+            updated = self._live.state.functional or self._changed()
         if updated:
             self._alike = self._alike + 1 if self._pending == self._period else 1
             self._period, self._pending = self._pending, 0
@@ -93,6 +92,11 @@ class OwnUpdates(Listener):
         """Look no further, and let go of the parameters: they would outlive their model."""
         self._live.events.forget(self)
         self._parameters, self._seen = [], []
+
+    def _inside_transform(self) -> bool:
+        """Whether a transform of torch.func is calling the model: nothing may be switched then."""
+        functional = self._live.state.functional
+        return functional and self._live.torch._C._functorch.maybe_current_level() is not None
 
     # ------------------------------------------------------------------ looking
 

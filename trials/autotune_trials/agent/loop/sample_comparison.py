@@ -35,11 +35,14 @@ def comparison(losses: Any, batch: int) -> str:
     if batch < 2:
         return ""
     try:
-        every = nodes(loss.grad_fn for loss in listed(losses))
-        return next((found for node in every if (found := _comparison_at(node, batch))), "")
+        return _search([loss.grad_fn for loss in listed(losses)], batch)
     except Exception as error:  # the graph that autograd exposes is not a stable API
         write_exception("looking through the loss")
         return f"perhaps: its autograd graph cannot be read, {type(error).__name__}"
+
+
+def _search(outputs: list[Any], batch: int) -> str:
+    return next((found for node in nodes(outputs) if (found := _comparison_at(node, batch))), "")
 
 
 def _comparison_at(node: Any, batch: int) -> str:

@@ -417,8 +417,8 @@ def test_memory_that_was_given_back_before_a_window_does_not_count() -> None:
     loaders: Any = SimpleNamespace(
         reader_spent=Spent, settings_in_force=lambda: None, epoch_iterations=lambda: None
     )
-    alone = SimpleNamespace(is_available=lambda: False)
-    torch: Any = SimpleNamespace(cuda=cuda, distributed=alone)
-    window = WindowRecorder(torch, "cuda:0", loaders, lambda: None, keep_interrupted=True)
+    window = WindowRecorder(
+        SimpleNamespace(cuda=cuda), "cuda:0", loaders, lambda: None, keep_interrupted=True
+    )
     window.open()
     assert window.close().peak_memory_gib == 30.0

@@ -44,6 +44,8 @@ class PhaseClock:
     of short iterations only some are counted, with those before.
     """
 
+    __slots__ = ("phase", "spent", "last_s", "ranges", "counted", "_counts", "_counted_s")
+
     def __init__(self) -> None:
         self.phase = OTHER
         self.spent = [*UNSPENT]
@@ -128,6 +130,8 @@ class PhaseClock:
 class StillClock(PhaseClock):
     """For a job that is not measured: tracks the phase, but no time."""
 
+    __slots__ = ()
+
     def switch(self, phase: int) -> None:
         self.phase = phase
 
@@ -140,6 +144,10 @@ class DeviceClock(PhaseClock):
     takes no time here. A copy on another stream (a prefetcher) counts where the compute stream
     waits for it.
     """
+
+    __slots__ = """
+        _torch _device _stream _pending _free _event _device_spent _limit _switches _own_s
+    """.split()
 
     def __init__(self, torch: Any, device: Any) -> None:
         """``device``: the torch.device used for training, with its index."""

@@ -8,6 +8,7 @@ several ranks of this one and those below it.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from typing import Any
 
@@ -23,7 +24,7 @@ def forget_peak(torch: Any, device: Any) -> None:
             torch.cuda.reset_peak_memory_stats(device)
 
 
-def peak_gib(torch: Any, device: Any, several_ranks: bool = False) -> float:
+def peak_gib(torch: Any, device: Any) -> float:
     """Peak since :func:`forget_peak`; on a CPU the current use, i.e. at the end of the window."""
     if device is not None:
         try:
@@ -31,4 +32,11 @@ def peak_gib(torch: Any, device: Any, several_ranks: bool = False) -> float:
         except RuntimeError:  # an allocator that keeps no count
             free, total = torch.cuda.mem_get_info(device)
             return float(total - free) / 2**30
-    return resident_gib(own=several_ranks)  # all ranks' are added up
+    return resident_gib(own=several_ranks(torch))  # all ranks' are added up
+
+
+def several_ranks(torch: Any) -> bool:
+    ranks = torch.distributed
+    if ranks.is_available() and ranks.is_initialized():
+        return bool(ranks.get_world_size() > 1)
+    return os.environ.get("WORLD_SIZE", "1") != "1"  # the group has been left

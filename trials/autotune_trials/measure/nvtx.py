@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 DOMAIN = "autotune"
@@ -90,7 +89,9 @@ class NvtxRanges(Ranges):
     def _push(self, name: str) -> None:
         attributes = self._attributes.get(name)
         if attributes is None:
-            message = WORDS.get(name, name.removeprefix(MODULE))
+            message = (
+                name.removeprefix(MODULE) if name.startswith(MODULE) else WORDS.get(name, name)
+            )
             attributes = self._attributes[name] = self._domain.get_event_attributes(message=message)
         self._domain.push_range(attributes)
 
@@ -233,7 +234,12 @@ def nvtx_ranges(torch: Any) -> Ranges | None:
 
         domain = nvtx.get_domain(DOMAIN)
     except Exception:  # nvtx is missing or broken; the job must not suffer
-        with suppress(Exception):  # torch without CUDA has no NVTX, either
-            return TorchNvtxRanges(torch) if os.environ.get(INJECTION) else None
-        return None
+        return _torch_ranges(torch) if os.environ.get(INJECTION) else None
     return None if type(domain).__name__ == "DummyDomain" else NvtxRanges(domain)
+
+
+def _torch_ranges(torch: Any) -> Ranges | None:
+    try:
+        return TorchNvtxRanges(torch)
+    except Exception:  # torch without CUDA has no NVTX; the job must not suffer
+        return None

@@ -14,14 +14,13 @@ import ctypes
 import glob
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from autotune_trials.measure import nvml
 
 SYSFS = "/sys/devices/system/cpu"
-# Bits of nvmlDeviceGetCurrentClocksThrottleReasons (nvml.h). Only limits: idle clocks and clocks set
+# Bits of nvmlDeviceGetCurrentClocksEventReasons (nvml.h). Only limits: idle clocks and clocks set
 # by the user are left out.
 # the normal state of a large GPU under load, no disturbance of a measurement
 POWER_CAP = 0x04
@@ -53,10 +52,13 @@ def read(device: Any, sysfs: str = SYSFS) -> Limits:
 def in_words(start: Limits | None, end: Limits) -> str:
     """Text on the limits between two readings that disturb a measurement; "" if none."""
     found = []
-    before = start.heat if start is not None else {}
-    grown = [end.heat[name] - before[name] for name in end.heat if name in before]
-    times = max(grown, default=0)
-    if times > 0:  # all counters of a package count the same event
+    grown = (
+        [end.heat[name] - start.heat[name] for name in end.heat if name in start.heat]
+        if start is not None
+        else []
+    )
+    if max(grown, default=0) > 0:  # all counters of a package count the same event
+        times = max(grown)
         found.append(f"the CPU was thermally throttled {times} time{'s' if times > 1 else ''}")
     reasons = end.reasons | (start.reasons if start is not None else 0)
     limits = [words for bit, words in REASONS.items() if reasons & bit]
@@ -73,8 +75,11 @@ def power_capped(start: Limits | None, end: Limits) -> bool:
 def _heat(sysfs: str) -> dict[str, int]:
     counters = {}
     for path in glob.glob(f"{glob.escape(sysfs)}/cpu[0-9]*/thermal_throttle/*_throttle_count"):
-        with suppress(OSError, ValueError), open(path, "rb") as file:
-            counters[os.path.relpath(path, sysfs)] = int(file.read())
+        try:
+            with open(path, "rb") as file:
+                counters[os.path.relpath(path, sysfs)] = int(file.read())
+        except (OSError, ValueError):
+            continue
     return counters
 
 
@@ -82,9 +87,11 @@ def _reasons(device: Any) -> int:
     try:
         reasons = ctypes.c_ulonglong()
         library = nvml.library()
-        # its name before NVML 12.2, which has both
-        ask = library.nvmlDeviceGetCurrentClocksThrottleReasons
-        failed = ask(nvml.handle(device), ctypes.byref(reasons))
+        # named "throttle reasons" before NVML 12.2
+        ask = getattr(library, "nvmlDeviceGetCurrentClocksEventReasons", None)
+        failed = (ask or library.nvmlDeviceGetCurrentClocksThrottleReasons)(
+            nvml.handle(device), ctypes.byref(reasons)
+        )
         return 0 if failed else reasons.value
     except Exception:  # no driver, or not supported by it: counts as not throttled
         return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from operator import itemgetter, sub
+from operator import itemgetter
 from resource import RUSAGE_SELF, getrusage
 from typing import Any, NamedTuple
 
@@ -29,4 +29,6 @@ def counts() -> Counts:
 
 
 def between(before: Counts, after: Counts) -> Usage:
-    return Usage(*map(sub, after, before))
+    return Usage(
+        after[0] - before[0], after[1] - before[1], after[2] - before[2], after[3] - before[3]
+    )

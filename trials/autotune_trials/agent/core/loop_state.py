@@ -17,6 +17,12 @@ class Ending(enum.Enum):
 class LoopState:
     """Written by the training loop's events and the classes named below; any code may read it."""
 
+    __slots__ = """
+        stopped iterations backwards backwards_at_first ends_with in_backward in_step inside_entry
+        training_called frozen closure_calls capturing captures functional seen_gradless
+        caches_gradients fetching thread took_gradients other_gradients
+    """.split()
+
     def __init__(self) -> None:
         self.stopped = False  # the agent has stepped aside
         self.iterations = 0  # completed

@@ -7,7 +7,6 @@ from itertools import accumulate, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from autotune_trials.agent.facts.ranks import world_size
 from autotune_trials.measure import throttling
 from autotune_trials.measure.clock import TURNOVER
 from autotune_trials.measure.machine_load import Snapshot, between, snapshot
@@ -153,7 +152,7 @@ class WindowRecorder:
             away_s=sum(i.away_s for i in self.iterations),
             epoch_iterations=self._epoch_iterations(batches),
             interruptions=self._interruptions,
-            peak_memory_gib=peak_gib(self._torch, self._device, world_size(self._torch) > 1),
+            peak_memory_gib=peak_gib(self._torch, self._device),
             cpu_pressure=load.cpu_pressure,
             foreign_load=load.foreign_load,
             throttled=throttling.in_words(self._limits, limits),

@@ -12,8 +12,7 @@ class AllCalls(CallObserver):
         readouts.install(self)
         outputs.install(self)
         collectives.install(self)
-        compiled = any(entry.compiled for entry in self.agent.live.entries)
-        if self.agent.traits.compiles or compiled or dynamo_graphs():
+        if self._compiled():
             # dynamo guards on the identity of functions like torch.randn: a patch would make it
             # compile again
             self.blind["copies"] = (
@@ -22,3 +21,8 @@ class AllCalls(CallObserver):
         else:
             copies.install(self)
             casts.install(self)
+
+    def _compiled(self) -> bool:
+        """Whether any part of the job runs through dynamo."""
+        compiled = any(entry.compiled for entry in self.agent.live.entries)
+        return bool(self.agent.traits.compiles or dynamo_graphs() or compiled)

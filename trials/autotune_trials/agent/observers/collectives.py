@@ -55,8 +55,12 @@ def _watch_exchange(calls: CallObserver) -> None:
     else.
     """
     parallel = calls.torch.nn.parallel.DistributedDataParallel
-    parts = (part for entry in calls.agent.live.entries for part in entry.module.modules())
-    models = {part for part in parts if isinstance(part, parallel)}
+    models = {
+        m
+        for entry in calls.agent.live.entries
+        for m in entry.module.modules()
+        if isinstance(m, parallel)
+    }
     for model in models:
         model._set_ddp_runtime_logging_sample_rate(1)
 
@@ -73,12 +77,20 @@ def _watch_exchange(calls: CallObserver) -> None:
             return
         seen[model] = state.backwards
         told = model._get_ddp_logging_data()
-        hidden_ns = told.get("backward_compute_comm_overlap_time", 0)
-        exposed_ns = told.get("backward_comm_time", 0) - hidden_ns
+        exposed_ns = told.get("backward_comm_time", 0) - told.get(
+            "backward_compute_comm_overlap_time", 0
+        )
         if exposed_ns > 0:
-            size = told.get("total_parameter_size_bytes", 0)
-            about = About(KIND, calls.agent.live.device, EXCHANGE, size)
-            calls.add(about, calls.here(), exposed_ns / 1e9)
+            calls.add(
+                About(
+                    KIND,
+                    calls.agent.live.device,
+                    EXCHANGE,
+                    told.get("total_parameter_size_bytes", 0),
+                ),
+                calls.here(),
+                exposed_ns / 1e9,
+            )
 
     calls.watch_calls(parallel, "_pre_forward", read)
 

@@ -90,12 +90,17 @@ class CompileObserver(Observer):
     def finish(self) -> dict[str, Any]:
         if "torch._dynamo" not in sys.modules:
             return {}
-        listening = self.agent.modules.compiles or CompileLog(self.agent.patches)
+        listening = self.agent.modules.compiles
+        blind = (
+            {"graph breaks": listening.trouble}
+            if listening is not None and listening.trouble
+            else {}
+        )
+        breaks = listening.breaks.items() if listening is not None else ()
         left = [
             GraphBreak("break", reason, self._place(self._own(lines)), count)
-            for lines, (reason, count) in listening.breaks.items()
+            for lines, (reason, count) in breaks
         ]
-        blind = {"graph breaks": listening.trouble} if listening.trouble else {}
         return {"breaks": tuple(left + self._recompiles(metrics())), "blind": blind}
 
     def _recompiles(self, found: list[Any]) -> list[GraphBreak]:

@@ -38,10 +38,14 @@ def from_data(args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Abo
         return None
     if result.numel() < 2 or (hasattr(data, "__array__") and shares(data, result)):
         return None
-    kind = type(data)
-    array = f"a {kind.__module__.partition('.')[0]} array"
-    what = f"{shape_of(result)} of {f'a {kind.__name__} of {len(data)}' if sequence else array}"
-    return About("tensor_from_array", result.device.type, what, bytes_of(result))
+    what = (
+        f"a {type(data).__name__} of {len(data)}"
+        if sequence
+        else f"a {type(data).__module__.partition('.')[0]} array"
+    )
+    return About(
+        "tensor_from_array", result.device.type, f"{shape_of(result)} of {what}", bytes_of(result)
+    )
 
 
 def shares(data: Any, result: Any) -> bool:

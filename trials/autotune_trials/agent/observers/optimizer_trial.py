@@ -37,8 +37,12 @@ def try_out(agent: Agent, control: OptimizerControl) -> dict[str, Any]:
     size = sum(own_shard(p).numel() * p.element_size() for p in parameters)
     needed = COPIES * size / 2**30
     if needed > ROOM * _free_gib(torch, parameters[0].device):
-        why = "not enough free memory to copy the optimizer's parameters and try other implementations"
-        return {"untried": why}
+        return {
+            "untried": (
+                "not enough free memory to copy the optimizer's parameters and try other"
+                " implementations"
+            )
+        }
     own = _step_s(torch, optimizer, None)
     tried = {name: _step_s(torch, optimizer, name) for name in others}
     best = min(tried, key=lambda name: tried[name])
@@ -47,11 +51,12 @@ def try_out(agent: Agent, control: OptimizerControl) -> dict[str, Any]:
 
 def _step_s(torch: Any, optimizer: Any, implementation: str | None) -> float:
     """Seconds of the fastest step; ``implementation`` None: as the optimizer is set now."""
-
-    def cloned(group: Any) -> list[Any]:
-        return [_clone(torch, p) for p in group["params"] if p.requires_grad]
-
-    scratch = copy_of(torch, optimizer, implementation, cloned)
+    scratch = copy_of(
+        torch,
+        optimizer,
+        implementation,
+        lambda group: [_clone(torch, p) for p in group["params"] if p.requires_grad],
+    )
     step = bare_step(optimizer)
     device = parameters_of(scratch)[0].device
     times: list[float] = []

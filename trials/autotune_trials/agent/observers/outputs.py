@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import gc
-import logging
 import os
 import sys
 from typing import Any
@@ -30,8 +29,8 @@ def install(calls: CallObserver) -> None:
     calls.watch_calls(builtins, "open", opened)
     calls.watch_calls(gc, "collect", lambda args, kwargs, result: About("gc_collect"))
     calls.watch_calls(torch, "save", written("torch.save"))
-    calls.watch_calls(logging.Logger, "handle", lambda args, kwargs, result: About("log"))
     for module, owner, attributes in (
+        ("logging", "Logger", ("handle",)),
         ("numpy", "", NUMPY),
         ("PIL.Image", "Image", ("save",)),
         ("matplotlib.figure", "Figure", ("savefig",)),
@@ -40,7 +39,10 @@ def install(calls: CallObserver) -> None:
         found = loaded(module)
         holder = getattr(found, owner, None) if owner else found
         for attribute in attributes:
-            calls.watch_calls(holder, attribute, written(f"{owner or module}.{attribute}"))
+            if holder is not None:
+                label = f"{owner or module}.{attribute}"
+                log = lambda args, kwargs, result: About("log")  # noqa: E731
+                calls.watch_calls(holder, attribute, log if module == "logging" else written(label))
 
 
 def written(label: str) -> Any:

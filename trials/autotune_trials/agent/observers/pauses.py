@@ -36,7 +36,12 @@ class PauseObserver(Observer):
         return {
             "pauses": tuple(
                 Pause(index, seconds, generation, place(spot), count, longest)
-                for (index, generation, *_), (spot, count, seconds, longest) in self._pauses.items()
+                for (index, generation, _, _), (
+                    spot,
+                    count,
+                    seconds,
+                    longest,
+                ) in self._pauses.items()
             )
         }
 
@@ -47,9 +52,10 @@ class PauseObserver(Observer):
         if phase == "start":
             self._began = perf_counter()
             return
-        away = NAMES[self.agent.timer.clock.phase] == "away"
-        if away or not self._began:  # the window opened in the middle of a collection
-            return
+        if not self._began:
+            return  # the window opened in the middle of a collection
+        if NAMES[self.agent.timer.clock.phase] == "away":
+            return  # outside the watched iterations
         seconds = perf_counter() - self._began
         index = self.watch.index
         generation = int(info.get("generation", 0))

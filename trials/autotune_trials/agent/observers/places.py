@@ -7,7 +7,6 @@ import linecache
 import os
 import sys
 import sysconfig
-import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,13 +27,18 @@ class Places:
 
     def __init__(self, torch: Any) -> None:
         paths = sysconfig.get_paths()
-        roots = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+        roots = {
+            paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib") if name in paths
+        }
         roots |= {p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages")}
         theirs = os.path.dirname(os.path.abspath(torch.__file__))
-        names = ("autotune", "autotune_trials", "autotune_spaces")
-        files = (getattr(sys.modules.get(name), "__file__", None) for name in names)
-        ours = {os.path.dirname(os.path.abspath(file)) for file in files if file}
-        roots |= {theirs, *ours}
+        roots.add(theirs)
+        ours = set()
+        for name in ("autotune", "autotune_trials", "autotune_spaces"):
+            module = sys.modules.get(name)
+            if module is not None and getattr(module, "__file__", None):
+                ours.add(os.path.dirname(os.path.abspath(str(module.__file__))))
+        roots |= ours
         self._ours = tuple(os.path.join(root, "") for root in ours)
         self._internal = (*self._ours, *(os.path.join(theirs, part, "") for part in BOOKKEEPING))
         self._roots = tuple(
@@ -46,11 +50,13 @@ class Places:
 
     def own(self, filename: str) -> bool:
         """Whether ``filename`` is the job's own code."""
-        if filename not in self._own:
+        known = self._own.get(filename)
+        if known is None:
             generated = filename.startswith("<") or not filename
-            theirs = os.path.abspath(filename).startswith(self._roots)
-            self._own[filename] = not (generated or theirs)
-        return self._own[filename]
+            known = self._own[filename] = not generated and not os.path.abspath(
+                filename
+            ).startswith(self._roots)
+        return known
 
     def internal(self, filename: str) -> bool:
         """Whether ``filename`` is autotune's, or does torch's bookkeeping."""
@@ -60,14 +66,23 @@ class Places:
         """Position of the innermost frame of the job's own code, else of the innermost frame of
         all.
         """
-        stack = [(caller.f_code, line) for caller, line in traceback.walk_stack(frame)]
-        return self.innermost(stack)
+        known, own = self._own, self.own
+        caller = frame
+        while caller is not None:
+            code = caller.f_code
+            if known.get(code.co_filename) or (
+                code.co_filename not in known and own(code.co_filename)
+            ):
+                return code, caller.f_lineno or 0
+            caller = caller.f_back
+        return frame.f_code, frame.f_lineno or 0
 
     def innermost(self, stack: Sequence[Spot]) -> Spot:
-        """The same of a whole stack, innermost frame first."""
-        own = (spot for spot in stack if self.own(spot[0].co_filename))
-        code, line = next(own, stack[0])
-        return code, line or 0
+        """Like :meth:`spot`, for another thread's stack, innermost frame first."""
+        return next(
+            ((code, line or 0) for code, line in stack if self.own(code.co_filename)),
+            (stack[0][0], stack[0][1] or 0),
+        )
 
     def leaf(self, stack: Sequence[Spot]) -> Any:
         """Code of the innermost frame that is not autotune's."""

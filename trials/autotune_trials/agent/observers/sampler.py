@@ -68,7 +68,9 @@ class SamplerObserver(Observer):
         return {
             "frames": tuple(
                 Frames(key[0], NAMES[key[1]], place(spot), seconds, leaf_name(leaf))
-                for key, (seconds, spot, leaf) in sorted(self._seen.items(), key=itemgetter(0))
+                for key, (seconds, spot, leaf) in sorted(
+                    self._seen.items(), key=lambda item: item[0]
+                )
             )
         }
 

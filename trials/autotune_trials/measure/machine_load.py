@@ -1,8 +1,10 @@
 """Machine load during a window, and memory use of the session.
 
-cpu_pressure   share of the time in which some runnable task waited for a CPU (PSI, /proc/pressure/cpu)
-foreign_load   cores used by processes outside this session, on the CPUs this process may use
-memory         proportional set size of the session's processes (pages shared by forked workers count once)
+Linux only; zeros elsewhere.
+
+    cpu_pressure   share of the time in which some runnable task waited for a CPU (PSI, /proc/pressure/cpu)
+    foreign_load   cores used by processes outside this session, on the CPUs this process may use
+    memory         proportional set size of the session's processes (pages shared by forked workers count once)
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ def between(*stretches: tuple[Snapshot, Snapshot]) -> Load:
     if elapsed_s < SHORTEST_S:
         return Load(0.0, 0.0)
     pressure = min(1.0, max(0.0, total("pressure_s") / elapsed_s))
-    foreign_s = max(0.0, total("busy_s") - session_s)
+    counted = all(end.busy_s for _, end in stretches)
+    foreign_s = max(0.0, total("busy_s") - session_s) if counted else 0.0
     return Load(pressure, foreign_s / elapsed_s, session_s / elapsed_s)
 
 
@@ -88,17 +91,22 @@ def _memory_bytes(pid: int) -> int:
 
 
 def _busy_s() -> float:
-    """CPU seconds spent so far on the CPUs this process may use."""
-    mine = {f"cpu{n}".encode() for n in os.sched_getaffinity(0)}
-    total = 0
-    with open("/proc/stat", "rb") as file:
-        for line in file:
-            name, *ticks = line.split()
-            if name in mine:
-                user, nice, system, _idle, _wait, interrupt, soft, stolen = map(int, ticks[:8])
-                # stolen: by another virtual machine on the same host
-                total += user + nice + system + interrupt + soft + stolen
-    return total / _TICKS
+    """CPU seconds spent so far on the CPUs this process may use; 0.0 if unknown."""
+    try:
+        mine = {f"cpu{n}".encode() for n in os.sched_getaffinity(0)}
+        total = 0
+        with open("/proc/stat", "rb") as file:
+            for line in file:
+                fields = line.split()
+                if fields and fields[0] in mine:
+                    user, nice, system, _idle, _wait, interrupt, soft, stolen = (
+                        int(f) for f in (*fields[1:9], b"0")[:8]
+                    )
+                    # stolen: by another virtual machine on the same host
+                    total += user + nice + system + interrupt + soft + stolen
+        return total / _TICKS
+    except (OSError, AttributeError, ValueError):
+        return 0.0
 
 
 def _pressure_s() -> float:

@@ -182,7 +182,10 @@ def _last_cache_bytes() -> int:
 def _free_bytes(torch: Any, device: str) -> float:
     if device == "cuda":
         return float(torch.cuda.mem_get_info()[0])
-    return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return 4.0 * (1 << 30)
 
 
 # ---------------------------------------------------------------- cache

@@ -347,8 +347,12 @@ MESSAGES: dict[str, type] = {
 
 def dump(message: Any) -> bytes:
     """One message as a line of JSON."""
-    data = {"type": type(message).__name__, **encode(message)}
-    return json.dumps(data, separators=(",", ":")).encode() + b"\n"
+    return (
+        json.dumps(
+            {"type": type(message).__name__, **encode(message)}, separators=(",", ":")
+        ).encode()
+        + b"\n"
+    )
 
 
 def load(line: bytes | str) -> Any:

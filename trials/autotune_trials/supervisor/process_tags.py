@@ -28,7 +28,10 @@ def _place() -> str:
     """A number for this machine and pid namespace: machines may share a temporary directory, and
     number their namespaces alike.
     """
-    namespace = os.readlink("/proc/self/ns/pid")
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
     return str(zlib.crc32(f"{os.uname().nodename} {namespace}".encode()))
 
 

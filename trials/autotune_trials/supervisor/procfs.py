@@ -1,4 +1,4 @@
-"""Process information from ``/proc``, signals and prctl."""
+"""Process information from ``/proc``, signals and prctl. Without ``/proc``, finds no process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def stat_of(pid: int) -> Stat | None:
 
 
 def all_pids() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    try:
+        return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    except OSError:  # no /proc
+        return []
 
 
 def alive(pid: int) -> bool:

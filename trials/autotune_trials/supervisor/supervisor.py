@@ -34,7 +34,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from autotune_trials.supervisor.output_log import CappedLog, Masked
@@ -144,12 +144,9 @@ class Supervisor:
         self._logs: dict[int, Masked] = {}
         for name, (read, _) in pipes.items():
             os.set_blocking(read, False)
-            try:  # 1 MiB, the usual system limit, so that a chatty job rarely waits for us
-                fcntl.fcntl(read, fcntl.F_SETPIPE_SZ, 1 << 20)
-            except OSError:
-                pass
+            _enlarge(read)
             self._logs[read] = Masked(CappedLog(order[name]), order["secrets"])
-            self._selector.register(read, selectors.EVENT_READ, self._copy)
+            self._selector.register(read, selectors.EVENT_READ, self._on_output)
         self._selector.register(self._control, selectors.EVENT_READ, self._on_control)
         self._watch_tuner()
 
@@ -161,7 +158,7 @@ class Supervisor:
         except ProcessLookupError:
             self._stop, self._answer = True, False
             return
-        except OSError:  # old kernel: rely on the socket alone
+        except (OSError, AttributeError):  # old kernel: rely on the socket alone
             return
         self._selector.register(self._tuner, selectors.EVENT_READ, self._on_tuner_gone)
 
@@ -182,7 +179,10 @@ class Supervisor:
         self._selector.unregister(fd)
         self._stop, self._answer = True, False
 
-    def _copy(self, fd: int, chunks: int = 1) -> None:
+    def _on_output(self, fd: int) -> None:
+        self._copy(fd, 1)
+
+    def _copy(self, fd: int, chunks: int) -> None:
         """Copy available output of the command from a pipe to its log; drop the pipe at EOF."""
         # an event handled just before may have closed it
         for _ in range(chunks if fd in self._logs else 0):
@@ -306,9 +306,7 @@ class Supervisor:
         """Delete segments (``torch_<pid>_…``) of this session's dead processes: a killed worker
         cannot do it itself.
         """
-        markers = self._order["markers"]
-        names = os.listdir(markers) if os.path.isdir(markers) else []
-        pids = self._seen | {int(pid) for n in names if (pid := n.rpartition("-")[2]).isdigit()}
+        pids = self._seen | set(_marker_pids(self._order["markers"]))
         for name, pid in _shared_memory() - self._before:  # older segments belong to a recycled pid
             if pid in pids and not alive(pid):
                 try:
@@ -328,6 +326,17 @@ def _shared_memory() -> set[tuple[str, int]]:
     }
 
 
+def _marker_pids(folder: str) -> Iterator[int]:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        pid = name.rpartition("-")[2]
+        if pid.isdigit():
+            yield int(pid)
+
+
 def _is_cleaner(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -335,6 +344,14 @@ def _is_cleaner(pid: int) -> bool:
     except OSError:
         return False
     return any(word in line for word in CLEANERS)
+
+
+def _enlarge(pipe: int) -> None:
+    """Enlarge a pipe to 1 MiB, the usual system limit, so that a chatty job rarely waits for us."""
+    try:
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 1 << 20)
+    except (OSError, AttributeError):
+        pass
 
 
 def main() -> None:

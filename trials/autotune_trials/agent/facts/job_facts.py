@@ -4,11 +4,8 @@ the settings in force.
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
-import resource
-import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +21,6 @@ from autotune_trials.agent.controls.regional import repeated_blocks
 from autotune_trials.agent.facts.dynamo import dynamo_graphs
 from autotune_trials.agent.facts.parameters import parameters_of
 from autotune_trials.agent.facts.ranks import backend, number, world_size
-from autotune_trials.supervisor.procfs import stat_of
 
 if TYPE_CHECKING:
     from autotune_trials.agent.controls.entry_modules import Entry
@@ -56,9 +52,12 @@ VARIABLES = """
 
 def startup_s() -> float:
     """Seconds since this process started."""
-    stat = stat_of(os.getpid())
-    began_s = stat[2] / os.sysconf("SC_CLK_TCK") if stat else math.inf
-    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
+    try:
+        with open("/proc/self/stat", "rb") as stat, open("/proc/uptime", "rb") as uptime:
+            started = int(stat.read().rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+            return max(0.0, float(uptime.read().split()[0]) - started)
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 def _dtypes(agent: Agent) -> set[Any]:
@@ -127,16 +126,23 @@ def job_facts(agent: Agent) -> JobFacts:
 
 
 def process_facts() -> ProcessFacts:
-    with open("/proc/self/statm", "rb") as file:
-        _, resident, shared, *_ = map(int, file.read().split())
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return ProcessFacts(
-        max(0.0, (resident - shared) * os.sysconf("SC_PAGE_SIZE") / 2**30),
-        len(os.listdir("/proc/self/fd")),
-        0 if most == resource.RLIM_INFINITY else most,
-        os.uname().nodename,
-        len(multiprocessing.active_children()),
-    )
+    try:
+        import resource
+
+        with open("/proc/self/statm", "rb") as file:
+            _, resident, shared, *_ = map(int, file.read().split())
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        opened = len(os.listdir("/proc/self/fd"))
+        own_gib = (resident - shared) * os.sysconf("SC_PAGE_SIZE") / 2**30
+        return ProcessFacts(
+            max(0.0, own_gib),
+            opened,
+            0 if most == resource.RLIM_INFINITY else most,
+            os.uname().nodename,
+            len(multiprocessing.active_children()),
+        )
+    except (ImportError, OSError, ValueError):  # not Linux
+        return ProcessFacts()
 
 
 def _backwards_per_step(agent: Agent) -> float:

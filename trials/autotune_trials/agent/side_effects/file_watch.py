@@ -111,9 +111,24 @@ def _on_open(path: Any, mode: Any, flags: Any) -> None:
         _note(lambda recorder: recorder.reads(path))
 
 
-def _entry(path: Any, folder: int = -1) -> str:
-    """The directory entry that a call names, which may be a link."""
-    return resolved(path, folder, last=False)
+def _on_remove(path: Any, folder: int = -1) -> None:
+    _note(lambda recorder: recorder.removes(resolved(path, folder, last=False)))
+
+
+def _on_rename(source: Any, target: Any, source_folder: int = -1, target_folder: int = -1) -> None:
+    _note(
+        lambda recorder: recorder.renames(
+            resolved(source, source_folder, last=False), resolved(target, target_folder, last=False)
+        )
+    )
+
+
+def _on_mkdir(path: Any, mode: int = 0, folder: int = -1) -> None:
+    _note(lambda recorder: recorder.makes(resolved(path, folder, last=False), folder=True))
+
+
+def _on_rmdir(path: Any, folder: int = -1) -> None:
+    _note(lambda recorder: recorder.removes_directory(resolved(path, folder, last=False)))
 
 
 def _on_mode(path: Any, *_: Any) -> None:
@@ -126,23 +141,27 @@ def _on_truncate(path: Any, length: int = 0) -> None:
         _note(lambda recorder: recorder.opens(resolved(path), os.O_WRONLY))
 
 
+def _on_link(source: Any, target: Any, source_folder: int = -1, target_folder: int = -1) -> None:
+    _note(
+        lambda recorder: recorder.links(
+            resolved(source, source_folder, last=False), resolved(target, target_folder, last=False)
+        )
+    )
+
+
+def _on_symlink(source: Any, target: Any, folder: int = -1) -> None:
+    _note(lambda recorder: recorder.makes(resolved(target, folder, last=False)))
+
+
 _HANDLERS: dict[str, Callable[..., None]] = {
     "open": _on_open,
-    "os.remove": lambda path, at=-1: _note(lambda recorder: recorder.removes(_entry(path, at))),
-    "os.rename": lambda old, new, at=-1, to=-1: _note(
-        lambda recorder: recorder.renames(_entry(old, at), _entry(new, to))
-    ),
-    "os.mkdir": lambda path, mode=0, at=-1: _note(
-        lambda recorder: recorder.makes(_entry(path, at), folder=True)
-    ),
-    "os.rmdir": lambda path, at=-1: _note(
-        lambda recorder: recorder.removes_directory(_entry(path, at))
-    ),
+    "os.remove": _on_remove,
+    "os.rename": _on_rename,
+    "os.mkdir": _on_mkdir,
+    "os.rmdir": _on_rmdir,
     "os.truncate": _on_truncate,
-    "os.link": lambda old, new, at=-1, to=-1: _note(
-        lambda recorder: recorder.links(_entry(old, at), _entry(new, to))
-    ),
-    "os.symlink": lambda old, new, at=-1: _note(lambda recorder: recorder.makes(_entry(new, at))),
+    "os.link": _on_link,
+    "os.symlink": _on_symlink,
     "os.chmod": _on_mode,
     "os.utime": _on_mode,
 }

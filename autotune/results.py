@@ -6,7 +6,7 @@ They are written to result.json as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -145,6 +145,14 @@ class Trial:
     @property
     def speedup(self) -> float | None:
         return None if self.log_ratio is None else math.exp(-self.log_ratio)
+
+
+def best_of(trials: Sequence[Trial]) -> Trial | None:
+    """The fastest finished trial that beats the baseline."""
+    faster = [
+        t for t in trials if t.state == "complete" and t.log_ratio is not None and t.log_ratio < 0
+    ]
+    return min(faster, key=lambda t: t.log_ratio or 0.0, default=None)
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ from autotune_trials.protocol.messages import (
 from autotune_trials.session.launch_environment import Command, socket_folders
 from autotune_trials.session.session import Session
 from autotune_trials.session.silence import SlowestGap
-from autotune_trials.session.waiting import Limits
+from autotune_trials.session.waiting import Timeouts
 from autotune_trials.supervisor import process_tags
 
 PEAKS_TIMEOUT_S = 120  # normally a few seconds
@@ -79,7 +79,7 @@ def open_executor(spec: JobSpec, run_dir: Path, **_: object) -> LocalExecutor:
 
 @dataclass(frozen=True)
 class SessionRequest:
-    """A session to be started; every node of a job over several gets the same."""
+    """A session to be started. Every node of a job over several gets the same, without the capture."""
 
     label: str
     config: SessionConfig
@@ -352,15 +352,15 @@ class LocalExecutor(Executor):
             cache_dir=self.compile_cache or self.run_dir / "compile-cache",
             secrets=secret_texts({**os.environ, **spec.env}, argv),
         )
-        limits = Limits(startup_timeout_s=spec.startup_timeout_s)
+        timeouts = Timeouts(startup_timeout_s=spec.startup_timeout_s)
         if limit_s := spec.hang_timeout_s:
-            limits = replace(limits, hang_timeout_s=limit_s, shortest_hang_s=limit_s)
+            timeouts = replace(timeouts, hang_timeout_s=limit_s, shortest_hang_s=limit_s)
         effects = spec.side_effects
         session = self.session_class(
             command,
             paths,
             request.config,
-            limits=limits,
+            timeouts=timeouts,
             restore=RestoreOptions(effects.keep, self._own) if effects.put_back else None,
             pace=self._pace,
             unchanged=not request.process_config,

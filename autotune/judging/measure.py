@@ -171,7 +171,7 @@ def judge_sides(
 
 
 def _decide_interleaving(contexts: Mapping[str, RunContext], found: Mapping[str, Observed]) -> None:
-    """Decide for this judgement and those that resume it: see :mod:`.interleaving`."""
+    """Decide for this judgement and those that resume it: see :mod:`.may_interleave`."""
     context = contexts["A"]
     if context.journal.find(WHY_NOT) is not None:
         return

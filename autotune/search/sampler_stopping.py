@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.results import Trial
+from autotune.results import Trial, best_of
 
 # sampled trials in a row without progress; measured on the presets' spaces, see benchmarks
 PLATEAU_TRIALS = 10
 # smallest log ratio that counts as progress: half of the smallest gain ever adopted
 PLATEAU_GAIN = 0.01
-
-
-def best_of(trials: Sequence[Trial]) -> Trial | None:
-    """The fastest finished trial that beats the baseline."""
-    faster = [
-        t for t in trials if t.state == "complete" and t.log_ratio is not None and t.log_ratio < 0
-    ]
-    return min(faster, key=lambda t: t.log_ratio or 0.0, default=None)
 
 
 def plateau(trials: Sequence[Trial]) -> bool:

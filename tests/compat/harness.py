@@ -22,7 +22,7 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import Hello, Record, SessionConfig
 from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
-from autotune_trials.session.waiting import Limits
+from autotune_trials.session.waiting import Timeouts
 
 PYTHON = Path(os.environ.get("AUTOTUNE_COMPAT_PYTHON") or sys.executable)
 STEPS = 50  # minimum, in the runs that are compared
@@ -102,7 +102,7 @@ class Place:
             Command(argv, self.folder, self.variables),
             paths,
             SessionConfig(mode, "", **config),
-            limits=Limits(startup_timeout_s=TIMEOUT_S),
+            timeouts=Timeouts(startup_timeout_s=TIMEOUT_S),
         ) as session:
             yield session
             assert not paths.agent_log.exists(), paths.agent_log.read_text()

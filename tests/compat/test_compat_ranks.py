@@ -17,7 +17,7 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import Block, KnobChoice, SessionConfig
 from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
-from autotune_trials.session.waiting import Limits
+from autotune_trials.session.waiting import Timeouts
 from autotune_trials.supervisor import process_tags
 
 PYTHON = os.environ.get("AUTOTUNE_COMPAT_PYTHON", "")
@@ -173,7 +173,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
             Command(argv, tmp_path, OFFLINE, overrides),
             paths,
             config,
-            limits=Limits(startup_timeout_s=240.0, hang_timeout_s=90.0, grace_s=1.0),
+            timeouts=Timeouts(startup_timeout_s=240.0, hang_timeout_s=90.0, grace_s=1.0),
         )
         made.append(session)
         session.start()

@@ -192,10 +192,10 @@ def test_a_session_runs_inside_the_tool_and_its_report_is_waited_for(
     from autotune.executors.local import LocalExecutor
     from autotune.job.spec import JobSpec, SideEffects
     from autotune_spaces.base import SearchSpace
-    from autotune_trials.session.waiting import Limits
+    from autotune_trials.session.waiting import Timeouts
 
     # a process that ignores TERM gets five times this grace
-    monkeypatch.setattr("autotune.executors.local.Limits", partial(Limits, grace_s=0.2))
+    monkeypatch.setattr("autotune.executors.local.Timeouts", partial(Timeouts, grace_s=0.2))
     root = Path(__file__).parents[2]
     path = os.pathsep.join(
         str(root / part) for part in ("trials", "search_spaces", "tests/sessions")

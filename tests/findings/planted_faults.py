@@ -24,7 +24,7 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import KnobChoice, Record, SessionConfig
 from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
-from autotune_trials.session.waiting import Limits
+from autotune_trials.session.waiting import Timeouts
 
 PROGRAMS = Path(__file__).parent / "programs"
 MARK = "# <- planted"
@@ -137,7 +137,7 @@ def run(planted: Planted, directory: Path, clean: bool) -> Run:
         Command(argv, directory, environment),
         SessionPaths(root),
         config,
-        limits=Limits(startup_timeout_s=120.0, hang_timeout_s=60.0),
+        timeouts=Timeouts(startup_timeout_s=120.0, hang_timeout_s=60.0),
     )
     session.start()
     try:

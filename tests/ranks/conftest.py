@@ -11,10 +11,10 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import SessionConfig
 from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
-from autotune_trials.session.waiting import Limits
+from autotune_trials.session.waiting import Timeouts
 from autotune_trials.supervisor import process_tags
 
-LIMITS = Limits(startup_timeout_s=120.0, hang_timeout_s=60.0, grace_s=1.0)
+LIMITS = Timeouts(startup_timeout_s=120.0, hang_timeout_s=60.0, grace_s=1.0)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Session]]:
             Command(argv, tmp_path, {"OMP_NUM_THREADS": "1"}, overrides or {}),
             paths,
             config or SessionConfig("live", ""),
-            limits=replace(LIMITS, **limits),
+            timeouts=replace(LIMITS, **limits),
         )
         made.append(session)
         session.start()

@@ -16,10 +16,10 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import SessionConfig
 from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
-from autotune_trials.session.waiting import Limits
+from autotune_trials.session.waiting import Timeouts
 
-SHORT = Limits(startup_timeout_s=60.0, hang_timeout_s=10.0, grace_s=0.5)
-LIMITS = {field.name for field in fields(Limits)}
+SHORT = Timeouts(startup_timeout_s=60.0, hang_timeout_s=10.0, grace_s=0.5)
+LIMITS = {field.name for field in fields(Timeouts)}
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def job_env() -> dict[str, str]:
 @pytest.fixture
 def make_session(tmp_path: Path, job_env: dict[str, str]) -> Iterator[Callable[..., Session]]:
     """A started session of a Python script (source text) or of an argv; nothing may be left at the
-    end of the test. Options are those of its :class:`Limits` and of its :class:`Command`.
+    end of the test. Options are those of its :class:`Timeouts` and of its :class:`Command`.
     """
     made: list[Session] = []
 
@@ -59,7 +59,7 @@ def make_session(tmp_path: Path, job_env: dict[str, str]) -> Iterator[Callable[.
             Command(argv, tmp_path, {**job_env, **(env or {})}, **options),
             SessionPaths(root),
             config or SessionConfig(mode, ""),
-            limits=replace(SHORT, **limits),
+            timeouts=replace(SHORT, **limits),
             restore=None if keep is None else RestoreOptions(keep),
             **rest,
         )

@@ -20,7 +20,7 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import SessionConfig
 from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
-from autotune_trials.session.waiting import Limits
+from autotune_trials.session.waiting import Timeouts
 from autotune_trials.supervisor import process_tags, procfs
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
@@ -185,7 +185,10 @@ def test_ctrl_c_while_the_supervisor_starts(tmp_path, monkeypatch):
     argv = [sys.executable, "-c", "import time; time.sleep(99)"]
     paths = SessionPaths(tmp_path / "session")
     session = Session(
-        Command(argv, tmp_path, {}), paths, SessionConfig("live", ""), limits=Limits(grace_s=0.3)
+        Command(argv, tmp_path, {}),
+        paths,
+        SessionConfig("live", ""),
+        timeouts=Timeouts(grace_s=0.3),
     )
     handle_events = session.inbox.handle_events
 

@@ -34,7 +34,7 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import SessionConfig
 from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
-from autotune_trials.session.waiting import Limits
+from autotune_trials.session.waiting import Timeouts
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left")
 
@@ -1021,10 +1021,10 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import SessionConfig
 from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.session import Session
-from autotune_trials.session.waiting import Limits
+from autotune_trials.session.waiting import Timeouts
 job = "open('mine.txt', 'w').write('x'); open('ready', 'w').close()\\nimport time; time.sleep(60)"
 command = Command([sys.executable, '-c', job], Path({str(home)!r}), {{}})
-session = Session(command, SessionPaths(Path('session')), SessionConfig('live', ''), restore=RestoreOptions(), limits=Limits(grace_s=0.5))
+session = Session(command, SessionPaths(Path('session')), SessionConfig('live', ''), restore=RestoreOptions(), timeouts=Timeouts(grace_s=0.5))
 session.start()
 print(session.mark, flush=True)
 time.sleep(60)
@@ -1119,7 +1119,7 @@ def killed(home) -> Path:
         paths,
         SessionConfig("live", ""),
         restore=RestoreOptions(),
-        limits=Limits(grace_s=0.2),
+        timeouts=Timeouts(grace_s=0.2),
     )
     session.start()
     wait_for((home / "done").exists)

@@ -13,9 +13,9 @@ import optuna
 import pytest
 
 from autotune.job.configs import key_of, normalize
-from autotune.results import Trial, TrialState
+from autotune.results import Trial, TrialState, best_of
 from autotune.search.proposer import Proposer
-from autotune.search.sampler_stopping import PLATEAU_TRIALS, best_of, plateau
+from autotune.search.sampler_stopping import PLATEAU_TRIALS, plateau
 from autotune.search.seeds import guess, likely, seeds
 from autotune_spaces import knobs
 from autotune_spaces.base import SearchSpace

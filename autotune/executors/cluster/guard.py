@@ -11,6 +11,7 @@ this process, which is nobody's child, cleans up what is left.
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -25,7 +26,6 @@ from autotune_trials.supervisor import process_tags, procfs
 PREFIX = "autotune-slot-"  # of a slot's own directory; its process's mark follows
 PATIENCE_S = 20.0  # for supervisors that end their trees by themselves: TERM, grace, KILL
 POLL_S = 0.05
-WATCH_S = 0.5  # between two looks for the actor
 
 
 def new_scratch() -> Path:
@@ -57,8 +57,7 @@ def main() -> None:
     """Run the guard, in a process of its own: detach, wait, clean up."""
     if os.fork():
         return  # whoever started this continues, and the child is orphaned
-    while procfs.alive(int(sys.argv[1])):
-        time.sleep(WATCH_S)
+    _wait_for_end(int(sys.argv[1]))
     clean_up(Path(sys.argv[2]))
 
 
@@ -109,3 +108,15 @@ def supervisors_of(scratch: Path) -> set[int]:
         ):
             found.add(pid)
     return found
+
+
+def _wait_for_end(pid: int) -> None:
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except (OSError, AttributeError):  # an old kernel
+        while procfs.alive(pid):
+            time.sleep(1.0)
+        return
+    select.select([process], [], [])

@@ -12,8 +12,7 @@ from statistics import fmean, median
 from autotune.errors import BaselineError
 from autotune.executors.base import SessionFailed
 from autotune.job.configs import key_of, normalize
-from autotune.results import KnobGain, Observation, Trial, TrialState
-from autotune.search.sampler_stopping import best_of
+from autotune.results import KnobGain, Observation, Trial, TrialState, best_of
 from autotune.search.seeds import likely
 from autotune.stages.budget import NO_TIME, NO_TRIALS, proof_begins_s
 from autotune.stages.context import RunContext

@@ -21,7 +21,7 @@ FIRST_SHARE = 0.5  # largest share of the search's time for the loader's knobs a
 MOSTLY = 0.5  # share of time lost to the loader above which its knobs are searched alone
 
 
-class Limits:
+class SearchLimits:
     """The time, trials and blocks of a search, judged by what it has found so far."""
 
     def __init__(

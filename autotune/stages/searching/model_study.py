@@ -16,9 +16,8 @@ from functools import partial
 
 from autotune.history.use import Expected
 from autotune.job.configs import key_of, normalize
-from autotune.results import Observation, Trial
+from autotune.results import Observation, Trial, best_of
 from autotune.search.model import FIRST_LOOK, OUT_OF_TIME, RECALLED, Answer, ModelSearch, Series
-from autotune.search.sampler_stopping import best_of
 from autotune.stages.budget import NO_TIME, NO_TRIALS
 from autotune.stages.context import RunContext
 from autotune.stages.measuring.kept_session import BlockFailed, not_measurable
@@ -27,7 +26,7 @@ from autotune.stages.measuring.series import BLOCK_S, SETTLE_ITERATIONS, Measure
 from autotune.stages.searching.block_record import JOURNAL_KIND, BlockRecord
 from autotune.stages.searching.block_times import BlockTimes, NodeClocks
 from autotune.stages.searching.configurations import Configuration, Configurations
-from autotune.stages.searching.limits import Limits, loses_to_loader
+from autotune.stages.searching.limits import SearchLimits, loses_to_loader
 from autotune.stages.searching.models import LAST_LOOK_S, Models, compiles
 from autotune.stages.searching.more_workers import NumbersOfWorkers
 from autotune_spaces.base import Value
@@ -63,7 +62,7 @@ class ModelStudy:
         if context.journal.find(PRIOR_DROPPED) is not None:
             expected = ()
         self._models = Models(context, observation, names, later, expected, self._times.compile_s)
-        self._limits = Limits(context, observation, self._models, self._configurations)
+        self._limits = SearchLimits(context, observation, self._models, self._configurations)
         self._workers = NumbersOfWorkers(observation.defaults.get("num_workers", 0))
         self._busy: list[Series] = []  # taken by lanes and not measured yet
 

@@ -28,7 +28,7 @@ class Command:
 
     argv: Sequence[str]
     workdir: Path
-    env: Mapping[str, str]  # the user's variables, from job.yaml
+    env: Mapping[str, str]  # the user's variables, from job.yaml; in a session, all
     overrides: Mapping[str, str] = field(default_factory=dict)  # variables of process knobs
     fill: Mapping[str, str] = field(default_factory=dict)
     cache_dir: Path | None = None  # for compiled kernels, shared by the sessions of a run

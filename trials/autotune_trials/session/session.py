@@ -58,7 +58,7 @@ from autotune_trials.session.inbox import Inbox
 from autotune_trials.session.launch_environment import Command
 from autotune_trials.session.silence import SlowestGap, Work
 from autotune_trials.session.uninterrupted import uninterrupted
-from autotune_trials.session.waiting import LAST_WORDS_S, Limits, Waiting
+from autotune_trials.session.waiting import LAST_WORDS_S, Timeouts, Waiting
 from autotune_trials.supervisor import process_tags, procfs
 from autotune_trials.supervisor.client import SupervisedCommand
 from autotune_trials.supervisor.masking import Masks
@@ -88,7 +88,7 @@ class Session:
         paths: SessionPaths,
         config: SessionConfig,
         *,
-        limits: Limits = Limits(),
+        timeouts: Timeouts = Timeouts(),
         restore: RestoreOptions | None = None,
         pace: SlowestGap | None = None,
         unchanged: bool = False,
@@ -96,7 +96,7 @@ class Session:
         self.paths = SessionPaths(Path(os.path.abspath(paths.root)))
         self.mark = process_tags.new_mark()
         command = command.in_session(self.paths, self.mark)
-        self.workdir, self.config, self._limits = command.workdir, config, limits
+        self.workdir, self.config, self._timeouts = command.workdir, config, timeouts
         self._masks = Masks(command.secrets)
         scope = None
         if restore is not None:
@@ -115,7 +115,7 @@ class Session:
             command,
             self.paths,
             self.mark,
-            grace_s=limits.grace_s,
+            grace_s=timeouts.grace_s,
             selector=self.inbox.selector,
             on_exit=self.inbox.drain,
         )
@@ -124,7 +124,7 @@ class Session:
             self.inbox,
             self.postmortem,
             Work(self._tree),
-            limits,
+            timeouts,
             pace or SlowestGap(),
             unchanged and not config.knobs,
         )
@@ -191,7 +191,7 @@ class Session:
         Raises:
             SessionFailed
         """
-        deadline = self._started_s + self._limits.startup_timeout_s
+        deadline = self._started_s + self._timeouts.startup_timeout_s
         # messages of fast ranks while slow ones are still starting
         early: list[tuple[Connection, Any]] = []
         while not self._ranks or len(self._ranks) < self.hello.job.world_size:
@@ -207,7 +207,7 @@ class Session:
             if isinstance(message, Hello):
                 self._welcome(rank, message)
                 # the other ranks should follow soon
-                deadline = max(deadline, time.monotonic() + self._limits.hang_timeout_s)
+                deadline = max(deadline, time.monotonic() + self._timeouts.hang_timeout_s)
             else:
                 early.append(arrived)
         self.inbox.messages.extendleft(reversed(early))
@@ -228,7 +228,7 @@ class Session:
         seen = self._markers_seen_s()
         if "backwards" not in seen or "step" in seen:
             return False
-        patience_s = max(2 * self._limits.hang_timeout_s, seen["backwards"] - self._started_s)
+        patience_s = max(2 * self._timeouts.hang_timeout_s, seen["backwards"] - self._started_s)
         return time.monotonic() - seen["backwards"] > patience_s
 
     def _markers_seen_s(self) -> dict[str, float]:
@@ -415,7 +415,7 @@ class Session:
             and time.monotonic() < began + patience_s
         ):
             self.inbox.handle_events(0.2)
-            if not killed and time.monotonic() > began + 5 * self._limits.grace_s:
+            if not killed and time.monotonic() > began + 5 * self._timeouts.grace_s:
                 killed = True
                 procfs.send(
                     {pid for pid in pids if process_tags.mark_of(pid) == self.mark}, signal.SIGKILL

@@ -37,7 +37,7 @@ STRAY_S = 15.0  # after a rank gave up a block: for the others to give it up too
 
 
 @dataclass(frozen=True)
-class Limits:
+class Timeouts:
     """How long a session waits for its job."""
 
     startup_timeout_s: float = 600.0  # until the first optimizer step
@@ -62,12 +62,12 @@ class Waiting:
         inbox: Inbox,
         postmortem: Postmortem,
         work: Work,
-        limits: Limits,
+        timeouts: Timeouts,
         pace: SlowestGap,
         unchanged: bool,
     ) -> None:
         self._command, self._inbox, self._postmortem = command, inbox, postmortem
-        self._work, self._limits, self._pace = work, limits, pace
+        self._work, self._timeouts, self._pace = work, timeouts, pace
         self.unchanged = unchanged  # so far; then the gaps are those of the job's own settings
         self.ranks: dict[int, Connection] = {}  # the training processes that have said hello
         self.handed_in: set[int] = set()  # ranks whose record has arrived; they may end
@@ -101,7 +101,7 @@ class Waiting:
         """
         silence = Silence(
             self._work,
-            STRAY_S if stray else allowed_s + self._limits.hang_timeout_s,
+            STRAY_S if stray else allowed_s + self._timeouts.hang_timeout_s,
             slowest_s=0.0 if stray else self._pace.slowest_s,
             shortest_s=self._shortest_silence_s(),
             bounded=bounded or self._progress_seen,
@@ -235,7 +235,7 @@ class Waiting:
         """
         if ELSEWHERE in self.pids().values():
             return math.inf  # whether processes on another machine are idle cannot be seen here
-        return self._limits.shortest_hang_s * (UNCHANGED if self.unchanged else 1)
+        return self._timeouts.shortest_hang_s * (UNCHANGED if self.unchanged else 1)
 
     def _hang(self, silence: Silence) -> SessionFailed:
         slowest_s = silence.slowest_s

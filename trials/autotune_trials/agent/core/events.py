@@ -104,7 +104,7 @@ class Listener:
         the call must run in."""
 
     def other_evaluated(self) -> None:
-        """The same for a module that is not an entry, while modules are discovered."""
+        """The same for a module that is not an entry, while modules are being discovered."""
 
     def backward_started(self, tensors: Any, gradients: Any) -> None:
         """``backward`` is called on ``tensors`` (one or several) with ``gradients`` for them or

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 
 from autotune_trials.agent.bootstrap import log
-from autotune_trials.agent.side_effects.file_watch import unrecorded
+from autotune_trials.agent.side_effects.file_watch import not_recording
 from autotune_trials.file_restore.log import none_inside
 from autotune_trials.supervisor import procfs
 
@@ -21,7 +21,7 @@ def children_stopped() -> Iterator[None]:
     if not pids:
         yield
         return
-    with unrecorded(), none_inside(os.path.join(log.directory(), "written")):
+    with not_recording(), none_inside(os.path.join(log.directory(), "written")):
         procfs.stop(pids)
     try:
         yield

@@ -71,8 +71,8 @@ class ModuleDiscovery(Listener):
             self._live.events.forget(self, "iteration_ended")
 
     def module_called(self, entry: Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """During warm-up: a job that compiles is not observed, but calls its model within its own
-        autocast region all the same."""
+        """During warm-up: in a job that compiles, no module call is looked at, but it may call its
+        model within its own autocast region all the same."""
         if self._state.iterations >= self._config.warmup_steps:
             self._live.events.forget(self, "module_called")
         elif self._live.device:

@@ -18,7 +18,7 @@ NAMES = (CALLS, "autocast.__enter__")
 
 
 def install(patches: PatchSet, torch: Any, discovery: ModuleDiscovery) -> None:
-    """Watch top-level module calls, and autocast regions the job enters itself."""
+    """Notice top-level module calls, and autocast regions the job enters itself."""
     inside = threading.local()
     traced = torch.compiler.is_dynamo_compiling  # a function of the job's own, that calls modules
 

@@ -82,7 +82,7 @@ def _note(what: Callable[[Recorder], None]) -> None:
     """
     if _recorder is None or getattr(_inside, "noting", False):
         return
-    with unrecorded():
+    with not_recording():
         try:
             what(_recorder)
         except CannotKeep:  # fail rather than lose one of the user's files
@@ -93,7 +93,7 @@ def _note(what: Callable[[Recorder], None]) -> None:
 
 
 @contextlib.contextmanager
-def unrecorded() -> Iterator[None]:
+def not_recording() -> Iterator[None]:
     """This thread's own file operations are not recorded meanwhile."""
     before, _inside.noting = getattr(_inside, "noting", False), True
     try:

@@ -51,8 +51,10 @@ class Job:
         return json.loads((self.run_dir / "result.json").read_text())
 
     def journal(self) -> list[dict[str, Any]]:
+        """Its whole entries: the last one may be half written while the tuner runs."""
         path = self.run_dir / "journal.jsonl"
-        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def start(self, *options: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Reports full and read-only disks as input errors, and locks files.
+"""Reports full, read-only and failing disks as input errors, and locks files.
 
 If a disk refuses files, the run stops, and the same command resumes it. A file that the user asked for
 and that cannot be written is wrong input.
@@ -20,7 +20,13 @@ WRITABLE = (
     "a disk that can be written to",
     "find out why it is read-only (the kernel makes it so after an error, see dmesg)",
 )
-REFUSALS = {errno.ENOSPC: ROOM, errno.EDQUOT: ROOM, errno.EROFS: WRITABLE}
+WORKING = ("a disk that works", "find out what is wrong with it (see dmesg)")
+REFUSALS = {
+    errno.ENOSPC: ROOM,
+    errno.EDQUOT: ROOM,
+    errno.EROFS: WRITABLE,
+    errno.EIO: WORKING,  # often the first error, before the kernel makes the disk read-only
+}
 
 
 def lock(file: IO[Any], how: int) -> None:
@@ -57,8 +63,10 @@ def writing(where: str) -> Iterator[None]:
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Whether the disk is full, a quota is used up, or the disk has become read-only."""
-    return isinstance(error, OSError) and error.errno in REFUSALS
+    """Whether the disk is full, a quota is used up, or the disk fails or has become read-only."""
+    if not isinstance(error, OSError) or error.errno not in REFUSALS:
+        return False
+    return error.errno != errno.EIO or error.filename is not None  # else of a terminal, say
 
 
 @contextmanager

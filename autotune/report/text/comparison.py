@@ -127,7 +127,7 @@ def ratio_of_speedups(a: Interval, b: Interval) -> Interval | None:
     if not all(words.measured(i) and min(i.low, i.estimate, i.high) > 0 for i in (a, b)):
         return None
     half = math.sqrt(sum((math.log(i.high / i.low) / 2) ** 2 for i in (a, b)))
-    return _around(math.log(b.estimate / a.estimate), half)
+    return _around(math.log(b.estimate) - math.log(a.estimate), half)
 
 
 def ratio_of_rates(a: float, b: float, noise_a: float, noise_b: float) -> Interval | None:
@@ -139,7 +139,7 @@ def ratio_of_rates(a: float, b: float, noise_a: float, noise_b: float) -> Interv
     """
     if not all(words.known(x) and x > 0 for x in (a, b, noise_a, noise_b)):
         return None
-    return _around(math.log(b / a), words.Z95 * math.hypot(noise_a, noise_b))
+    return _around(math.log(b) - math.log(a), words.Z95 * math.hypot(noise_a, noise_b))
 
 
 def clear(interval: Interval) -> bool:
@@ -266,4 +266,5 @@ def said_of_times(comparison: Comparison) -> list[str]:
 
 
 def _around(log: float, half: float) -> Interval:
-    return Interval(*(math.exp(log + side * half) for side in (0, -1, 1)))
+    # exp overflows beyond 709, where only numbers of a damaged file lead
+    return Interval(*(math.exp(min(log + side * half, 700.0)) for side in (0, -1, 1)))

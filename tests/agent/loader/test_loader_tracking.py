@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+from threading import Timer
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -600,10 +601,16 @@ def test_a_loader_built_anew_for_every_epoch_has_turnovers(hook):
 
 def test_a_worker_killed_while_it_handed_over_a_batch_is_noticed() -> None:
     """torch says only that the connection was reset."""
+    ended, writable = os.pipe()
+    os.close(writable)
+    sentinels = ended, os.dup(ended)
 
     class Iterator:
         def __init__(self, exitcode: int | None) -> None:
-            self._workers = [SimpleNamespace(exitcode=code) for code in (None, exitcode)]
+            self._workers = [
+                SimpleNamespace(exitcode=code, sentinel=ended, join=lambda timeout: None)
+                for code, ended in zip((None, exitcode), sentinels)
+            ]
 
         def __next__(self) -> None:
             raise ConnectionResetError(104, "Connection reset by peer")
@@ -612,6 +619,34 @@ def test_a_worker_killed_while_it_handed_over_a_batch_is_noticed() -> None:
         with pytest.raises(ConnectionResetError) as reset:
             next(Iterator(exitcode))
         assert was_killed(reset.value) is killed
+    for sentinel in sentinels:
+        os.close(sentinel)
+
+
+def test_a_worker_that_is_still_ending_is_waited_for() -> None:
+    worker = subprocess.Popen(["sleep", "60"])
+
+    class Worker:
+        sentinel = os.pidfd_open(worker.pid)
+
+        @property
+        def exitcode(self) -> int | None:
+            return worker.poll()
+
+        def join(self, timeout: float) -> None:
+            worker.wait(timeout)
+
+    class Iterator:
+        _workers = [Worker()]
+
+        def __next__(self) -> None:
+            raise ConnectionResetError(104, "Connection reset by peer")
+
+    with pytest.raises(ConnectionResetError) as reset:
+        next(Iterator())
+    Timer(0.2, worker.kill).start()
+    assert was_killed(reset.value)
+    os.close(Worker.sentinel)
 
 
 class Seeding(Stream):

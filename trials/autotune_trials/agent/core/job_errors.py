@@ -68,7 +68,9 @@ class JobErrors:
                 log.leave_marker("killed")
             self._report(error, "oom" if lost else "crash", surviving=False)
             self._agent.mode.on_crash()
-        except Exception:  # the job's own error must still surface
+        except Exception as ours:  # the job's own error must still surface
+            if was_killed(ours):  # torch's handler of SIGCHLD has raised it in here
+                log.leave_marker("killed")
             log.write_exception("excepthook")
 
     def _note_out_of_memory(self, error: BaseException) -> None:

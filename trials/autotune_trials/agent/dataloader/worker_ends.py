@@ -7,18 +7,24 @@ import re
 import signal
 import traceback
 from collections.abc import Iterator
+from multiprocessing.connection import wait
 from typing import Any
 
 PATIENCE_S = 5.0  # how long to wait for a worker, or for the thread that feeds it, to end
+ENDING_S = 1.0  # how long a killed worker may take to end after its connection was reset
 # torch's message, once it has seen the signal
-KILLED = "a DataLoader worker is killed by signal: Killed"
+_SIGKILL = "is killed by signal: Killed"
+KILLED = f"a DataLoader worker {_SIGKILL}"
 
 
 def was_killed(error: BaseException | None) -> bool:
     """Whether a worker was killed: by torch's message, or, where that only says "exited
     unexpectedly", by the exit codes of the workers it found dead.
     """
-    return any("is killed by signal: Killed" in str(e) or _found_killed(e) for e in _chain(error))
+    try:
+        return any(_SIGKILL in str(e) or _found_killed(e) for e in _chain(error))
+    except RuntimeError as seen:  # torch's handler of SIGCHLD raises wherever the process is
+        return _SIGKILL in str(seen)
 
 
 # Messages of torch and the system: a worker that ended, or too few resources for so many workers.
@@ -100,13 +106,12 @@ def _found_killed(error: BaseException) -> bool:
     """Whether a worker of an iterator that ``error`` passed through has the exit code of SIGKILL.
 
     torch itself may not have noticed: ``ConnectionResetError`` if the worker died while it handed
-    over a batch.
+    over a batch. It may still be ending then.
     """
     iterators = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
     found = (getattr(iterator, "_workers", None) for iterator in iterators)
-    return any(
-        getattr(worker, "exitcode", None) == -signal.SIGKILL
-        for workers in found
-        if isinstance(workers, list)
-        for worker in workers
-    )
+    workers = {w.sentinel: w for some in found if isinstance(some, list) for w in some}
+    if workers and isinstance(error, (ConnectionError, EOFError)):
+        for sentinel in wait([*workers], timeout=ENDING_S):
+            workers[sentinel].join(ENDING_S)  # it has closed its files, and may not have ended
+    return any(worker.exitcode == -signal.SIGKILL for worker in workers.values())

@@ -624,10 +624,11 @@ def test_a_worker_killed_while_it_handed_over_a_batch_is_noticed() -> None:
 
 
 def test_a_worker_that_is_still_ending_is_waited_for() -> None:
-    worker = subprocess.Popen(["sleep", "60"])
+    worker = subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE)
+    assert worker.stdout is not None
 
     class Worker:
-        sentinel = os.pidfd_open(worker.pid)
+        sentinel = worker.stdout.fileno()  # closed when it ends, as a worker's is
 
         @property
         def exitcode(self) -> int | None:
@@ -646,7 +647,7 @@ def test_a_worker_that_is_still_ending_is_waited_for() -> None:
         next(Iterator())
     Timer(0.2, worker.kill).start()
     assert was_killed(reset.value)
-    os.close(Worker.sentinel)
+    worker.stdout.close()
 
 
 class Seeding(Stream):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 import time
 
@@ -14,6 +15,7 @@ from autotune_trials.paths import SessionPaths
 from autotune_trials.protocol.messages import Block, SessionConfig
 from autotune_trials.session.launch_environment import INJECT, Command, socket_folders
 from autotune_trials.session.session import Session
+from autotune_trials.supervisor.supervisor import Supervisor
 
 SHOW = """
 import json, os, sys
@@ -177,3 +179,13 @@ def test_open_files_of_the_tuner_are_not_handed_down(make_session, tmp_path):
             for fd in os.listdir(f"/proc/{session.command.pid}/fd")
         ]
     assert sorted(t.split(":")[0] for t in targets) == ["/dev/null", "pipe", "pipe"]
+
+
+def test_the_supervisor_does_without_pidfd_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pythons that were built for old kernels (conda's, uv's) do not have it."""
+    monkeypatch.delattr(os, "pidfd_open")
+    near, far = socket.socketpair()
+    with near, far:
+        supervisor = Supervisor(near, {"tuner_pid": os.getpid()})
+        supervisor._watch_tuner()
+        assert not supervisor._stop

@@ -158,7 +158,8 @@ class Supervisor:
         except ProcessLookupError:
             self._stop, self._answer = True, False
             return
-        except (OSError, AttributeError):  # old kernel: rely on the socket alone
+        # an old kernel, or a Python built for one (of conda, of uv): rely on the socket alone
+        except (OSError, AttributeError):
             return
         self._selector.register(self._tuner, selectors.EVENT_READ, self._on_tuner_gone)
 

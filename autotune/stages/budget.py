@@ -36,8 +36,9 @@ CLEAR = math.log(1.3)  # a gain that the first look proves on all but the noisie
 # starts of the job, and seconds on top, that explaining a winner takes; fewer starts if the job
 # takes too long to start for traces with Python frames
 EXPLAIN_STARTS, FRAMELESS_STARTS, EXPLAIN_S = 4, 2, 30.0
-# share of the budget that is always searched, however long the proof takes
-FEWEST_SHARE = 0.15
+# the time that is always searched, however long the proof takes: shares of the budget, and of the
+# first look, up to SEARCH_SHARE (a proof of minutes is wasted on what seconds of search have found)
+FEWEST_SHARE, OF_FIRST_LOOK = 0.15, 0.3
 SEARCH_BEGAN = "search-began"  # journal key
 # why something was left untried
 NO_TIME = "no time left before the proof: raise budget.minutes"
@@ -105,7 +106,8 @@ def search_ends_s(
     space = context.spec.search_space
     # as long as nothing is found, only the proof that is always made has to fit
     end_s = proof_begins_s(context, observation, gain, None if gain else FEWEST_PAIRS)
-    fewest_s = began_s + FEWEST_SHARE * budget_s
+    look_s = min(OF_FIRST_LOOK * first_look_s(context, observation), SEARCH_SHARE * budget_s)
+    fewest_s = began_s + max(FEWEST_SHARE * budget_s, look_s)
     if any(
         value != leader.get(name)
         for name in observation.domains

@@ -13,6 +13,7 @@ from autotune.executors.base import WALL_S
 from autotune.stages.budget import (
     EXPLAIN_S,
     FEWEST_SHARE,
+    OF_FIRST_LOOK,
     PAIRS_KEPT,
     SEARCH_SHARE,
     explain_s,
@@ -115,9 +116,17 @@ def test_a_clear_gain_leaves_the_search_what_its_proof_does_not_need() -> None:
 
 
 def test_however_long_a_proof_takes_something_is_searched() -> None:
+    """Found: with 149 s of proof in two minutes, 18 s of search tried nothing but workers."""
     context, observation = asked(3, 1.0)
     assert proof_begins_s(context, observation) < 0
-    assert search_ends_s(context, observation, 40.0) == 40.0 + FEWEST_SHARE * 180
+    look_s = FEWEST_PAIRS * pair_s(context, observation)
+    assert OF_FIRST_LOOK * look_s > SEARCH_SHARE * 180
+    assert search_ends_s(context, observation, 40.0) == 40.0 + SEARCH_SHARE * 180
+    context, observation = asked(3, 0.1)
+    look_s = FEWEST_PAIRS * pair_s(context, observation)
+    assert search_ends_s(context, observation, 40.0) == 40.0 + OF_FIRST_LOOK * look_s
+    late_s = 500.0
+    assert search_ends_s(*asked(9, 0.1), late_s) == late_s + FEWEST_SHARE * 540
 
 
 def test_what_needs_a_new_process_has_time_between_search_and_proof() -> None:
@@ -133,9 +142,10 @@ def test_what_needs_a_new_process_has_time_between_search_and_proof() -> None:
 def test_no_time_is_kept_for_a_process_that_does_not_fit() -> None:
     context, observation = asked(5, 0.09, "default", "jemalloc")
     proof_s = proof_begins_s(context, observation, pairs=FEWEST_PAIRS)
-    late_s = proof_s - (PROCESS_PAIRS - 1) * pair_s(context, observation) - FEWEST_SHARE * 300
+    fewest_s = OF_FIRST_LOOK * FEWEST_PAIRS * pair_s(context, observation)
+    late_s = proof_s - (PROCESS_PAIRS - 1) * pair_s(context, observation) - fewest_s
     assert search_ends_s(context, observation, late_s) == min(proof_s, SEARCH_SHARE * 300)
-    early_s = proof_s - (PROCESS_PAIRS + 1) * pair_s(context, observation) - FEWEST_SHARE * 300
+    early_s = proof_s - (PROCESS_PAIRS + 1) * pair_s(context, observation) - fewest_s
     assert search_ends_s(context, observation, early_s) < proof_s - pair_s(context, observation)
 
 

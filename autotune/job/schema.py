@@ -328,9 +328,10 @@ class Budget(_Model):
         description=(
             "Wall time of the run, in minutes; it may take a tenth longer. A first proof (five"
             " pairs, their loss check, profiles) is always finished; on one machine, a run that"
-            " needs more time says so after the job's first run and before it searches, and the"
-            " time announced then replaces the limit. If the loss has changed, one knob is tried"
-            " alone and one milder configuration is proven, even beyond the budget."
+            " needs more time says so before it searches (already after the job's first run, if"
+            " that is a long one), and the time announced then replaces the limit. If the loss has"
+            " changed, one knob is tried alone and one milder configuration is proven, even beyond"
+            " the budget."
         ),
     )
     trials: _WholeOrNone = Field(

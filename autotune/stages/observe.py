@@ -40,6 +40,8 @@ from autotune_trials.protocol.messages import Hello, Record, Window
 FIRST_SEED = 0  # seed of the first run and of the first pair
 # share of the budget that a live session may spend on the job's first epoch before measuring
 EPOCH_SHARE = 0.05
+# of the first run; after a shorter one, what the whole run needs is soon told (tuner.py)
+LONG_RUN_S = 60.0
 
 
 def observe(context: RunContext) -> Observation:
@@ -90,7 +92,7 @@ def _warn_if_runs_are_long(context: RunContext, first: Record) -> None:
         return  # a resumed run, or several pairs at the same time
     run_s, minutes = wall_s(first), context.spec.budget.minutes
     proof_s = 2 * FEWEST_PAIRS * run_s
-    if proof_s > OVER * minutes * 60:
+    if run_s > LONG_RUN_S and proof_s > OVER * minutes * 60:
         context.progress.note(
             f"one run of this job takes {duration_words(run_s)}; proving an answer takes at least"
             f" {duration_words(proof_s)}, more than budget.minutes ({minutes:g}). Press Ctrl-C now if"

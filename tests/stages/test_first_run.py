@@ -53,10 +53,12 @@ def test_a_job_that_the_machine_disturbs_once_is_run_again(tmp_path: Path, kind:
     assert made == needed + 1
 
 
-@pytest.mark.parametrize(("startup_s", "told"), [(4.0, False), (40.0, True)])
-def test_that_a_proof_exceeds_the_budget_is_told_after_the_first_run(
+@pytest.mark.parametrize(("startup_s", "told"), [(4.0, False), (40.0, False), (80.0, True)])
+def test_that_a_proof_exceeds_the_budget_is_told_after_a_long_first_run(
     startup_s: float, told: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Otherwise once, before the search, with all that the run needs."""
+
     def waits(request: FixedRun, record: Record) -> Record:
         return replace(record, notes={**record.notes, WALL_S: startup_s + 5.0})
 
@@ -65,6 +67,7 @@ def test_that_a_proof_exceeds_the_budget_is_told_after_the_first_run(
     out = capsys.readouterr().out
     assert ("one run of this job takes" in out) is told
     assert not told or out.index("one run of this job") < out.index("bottleneck")
+    assert ("confirming one finalist takes" in out) is (startup_s > 4.0)
 
 
 def test_a_loss_that_is_nan_is_told_before_the_search(

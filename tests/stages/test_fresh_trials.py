@@ -114,7 +114,7 @@ def test_a_resumed_sampler_search_keeps_what_fresh_processes_have_shown(tmp_path
     [
         (
             "{num_workers: [2], malloc: [jemalloc]}",
-            "minutes: 1",
+            "minutes: 0.3",
             "num_workers, malloc=jemalloc in a fresh process (no time left before the proof: raise budget.minutes)",
         ),
         (
@@ -334,14 +334,14 @@ def test_runs_that_are_made_again_longer_start_again() -> None:
     assert list(asked.values()) == [pytest.approx(2 * (54.0 + 24.0))]
 
 
-@pytest.mark.parametrize(("startup_s", "seed", "announced"), [(3.0, 3, False), (12.0, 2, True)])
+@pytest.mark.parametrize(("startup_s", "announced"), [(3.0, False), (12.0, True)])
 def test_a_short_search_without_an_answer_proves_what_it_left_in_doubt(
-    tmp_path: Path, startup_s: float, seed: int, announced: bool
+    tmp_path: Path, startup_s: float, announced: bool
 ) -> None:
     """The time kept for a proof would be left unused, or the longer time that was announced."""
     speeds = {"amp_dtype": {"bfloat16": 0.95}}
     planted = table(Loss(), factors=speeds, block_noise=0.1, startup_s=startup_s)
-    machine = ByJobTime(planted, seed=seed)
+    machine = ByJobTime(planted, seed=2)
     space = "{amp_dtype: [bfloat16], optimizer_impl: [fused]}"
     spec = job(tmp_path, space, "budget: {minutes: 2}\n")
     result = run(tmp_path, machine, spec, clock=machine.clock)

@@ -13,6 +13,7 @@ BUILD = ROOT / "build" / "regret"
 # hours. Jobs that run for minutes are not worth tuning.
 PLANNED_STEPS = 500_000
 RIVALS = ("tpe", "random", "ofat", "tpe-confirmed", "random-confirmed", "ofat-confirmed")
+LOADTUNE_JOBS = ("conv_no_eval", "loader_computes", "loader_waits")
 NEVER_ENDS = 1_000_000  # epochs: trials never reach the end
 
 

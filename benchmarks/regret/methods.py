@@ -1,5 +1,5 @@
 """The methods compared: Optuna's TPE, random search and one factor at a time, with a fresh process
-per trial; and the tool itself.
+per trial; loadtune; and the tool itself.
 
 A rival's trials are one series; its answer after N minutes is the best trial finished by then.
 `-confirmed` searches for 70 % of the time and spends the rest on measuring its three best and the
@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Any
 
@@ -121,6 +122,57 @@ SEARCHES: dict[str, Callable[[Series, Space, int], None]] = {
     "random": by_optuna("random"),
     "ofat": one_factor_at_a_time,
 }
+
+
+def loadtune(job: str) -> dict[str, Any]:
+    """The answer of loadtune's command with its defaults; it needs `pip install loadtune==0.3.0`."""
+    raw = BUILD / job / "loadtune.json"
+    raw.parent.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "loadtune.cli", "tune"),
+            str(ROOT / "benchmarks" / "regret" / "loadtune_jobs.py"),
+            *("--save-raw", str(raw), "--out", str(raw.with_suffix(".md")), "--no-plots"),
+        ],
+        env={**os.environ, "REGRET_JOB": job},
+        check=True,
+    )
+    wall_s = time.monotonic() - begin
+    found = json.loads(raw.read_text(encoding="utf-8"))
+    trials = [t for t in found["trials"] if not t["result"].get("error")]
+    config: Config = {}
+    if trials:
+        # as its own best_trial: the fewest workers within 2 % of the fastest
+        most = max(t["result"]["throughput"] for t in trials)
+        best = min(
+            (t for t in trials if t["result"]["throughput"] >= 0.98 * most),
+            key=lambda t: (t["knobs"]["num_workers"], -t["result"]["throughput"]),
+        )
+        if best["result"]["throughput"] > found["baseline"]["throughput"]:
+            config = _as_ours(best["knobs"])
+    return Records(job).append(
+        "answer",
+        "loadtune",
+        method="loadtune",
+        minutes=0,
+        config=config,
+        wall_s=round(wall_s, 1),
+        trials=len(found["trials"]),
+    )
+
+
+def _as_ours(knobs: Mapping[str, Any]) -> Config:
+    """loadtune's knobs by the tool's names, without those that it left as they were."""
+    config = {
+        "num_workers": knobs["num_workers"],
+        "prefetch_factor": knobs["prefetch_factor"],
+        "persistent_workers": knobs["persistent_workers"],
+        "intra_op_threads": knobs["num_threads"],
+        "compile_mode": "default" if knobs["compile"] else None,
+        "amp_dtype": "bfloat16" if knobs["amp"] else None,  # as on CPUs
+    }
+    return {name: value for name, value in config.items() if value}
 
 
 def ours(job: str, minutes: float, seed: int, again: bool) -> dict[str, Any]:

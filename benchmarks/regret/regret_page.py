@@ -17,6 +17,7 @@ MARK = "<!-- Made by run.py page; what follows is overwritten. -->"
 METHODS = (
     "ours",
     "expert",
+    "loadtune",
     "tpe",
     "tpe-confirmed",
     "random",

@@ -7,6 +7,8 @@ methods at equal wall time.
                            what a single further change to the fastest scored one would gain
     python benchmarks/regret/run.py answer JOB --method tpe --minutes 3 10 30
                            the tool, or one of the rivals
+    python benchmarks/regret/run.py loadtune JOB
+                           the answer of loadtune 0.3, on jobs that it can take (loadtune_jobs.py)
     python benchmarks/regret/run.py expert JOB
                            what an engineer would set (experts.py)
     python benchmarks/regret/run.py score JOB [--rounds 6] [--incumbents]
@@ -31,7 +33,7 @@ sys.path[:0] = PATHS
 # for the tool's own command
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
 
-from jobs_table import RIVALS, scripts  # noqa: E402
+from jobs_table import LOADTUNE_JOBS, RIVALS, scripts  # noqa: E402
 
 
 def main() -> None:
@@ -64,12 +66,18 @@ def main() -> None:
     expert = commands.add_parser("expert")
     for command in (best, climb, answer, expert, score):
         command.add_argument("job", choices=sorted(scripts()))
+    commands.add_parser("loadtune").add_argument("job", choices=LOADTUNE_JOBS)
     commands.add_parser("page")
     options = parser.parse_args()
     if options.what == "page":
         from regret_page import write_page
 
         print(write_page())
+        return
+    if options.what == "loadtune":
+        from methods import loadtune
+
+        print(loadtune(options.job))
         return
     if options.what == "answer" and options.method == "ours":
         from methods import ours

@@ -120,6 +120,7 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
             ends=ends,
             **stacked_bars(ends),
             phases=story.phase_rows(side for _, side in ends),
+            epoch_ends=story.epoch_ends(side for _, side in ends),
             unlike_iterations=story.unlike_iterations(result),
             trials=[_trial_row(t) for t in result.trials],
             trials_svg=Markup(trials_svg(result)),

@@ -137,6 +137,8 @@ def time_section(console: Console, result: Result) -> None:
         table.add_row(Text(row.label), *times, _bar(row.seconds, whole))
     totals = (words.duration_words(side.iteration_s) for side in sides.values())
     table.add_row("total", *totals, "", style="bold")
+    if ends := story.epoch_ends(sides.values()):
+        table.add_row(ends.label, *map(words.duration_words, ends.seconds), "")
     body: list[Any] = [table]
     for name, side in sides.items():
         said = story.iteration_words(side, result.observation.job.sample_unit)

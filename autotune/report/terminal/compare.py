@@ -86,9 +86,16 @@ def speedup_words(result: Result) -> str:
 
 
 def phase_rows(sides: Sequence[Anatomy]) -> list[tuple[str, ...]]:
-    """The time of one iteration in each phase, and the total; one column for each side."""
-    rows = [(row.label, *map(words.duration_words, row.seconds)) for row in story.phase_rows(sides)]
-    return [*rows, ("total", *(words.duration_words(side.iteration_s) for side in sides))]
+    """The time of one iteration in each phase, the total, and what epoch ends add; one column for
+    each side.
+    """
+
+    def cells(row: story.PhaseRow) -> tuple[str, ...]:
+        return (row.label, *map(words.duration_words, row.seconds))
+
+    total = ("total", *(words.duration_words(side.iteration_s) for side in sides))
+    ends = story.epoch_ends(sides)
+    return [*map(cells, story.phase_rows(sides)), total, *([cells(ends)] if ends else [])]
 
 
 def operator_row(row: OperatorRow) -> tuple[str, str, str, str]:

@@ -263,6 +263,7 @@ def iteration_words(anatomy: Anatomy, unit: str) -> str:
     )
 
 
+LEAST_SHOWN = 0.01  # of an iteration
 LIKE_SIZES = 1.2  # iterations whose sample counts differ by a smaller factor count as equal
 
 
@@ -296,6 +297,20 @@ def phase_rows(sides: Iterable[Anatomy]) -> list[PhaseRow]:
         for name in names
     ]
     return [row for row in rows if any(row.seconds)]
+
+
+def epoch_ends(sides: Iterable[Anatomy]) -> PhaseRow | None:
+    """Seconds lost at epoch ends, spread over an epoch's iterations, which do not include them; None
+    if they are negligible on every side.
+    """
+    shares, lost = [], []
+    for side in sides:
+        seconds = side.turnover_s / (side.epoch_iterations or math.inf)
+        lost.append(max(seconds, 0.0) if words.known(seconds) else 0.0)
+        shares.append(lost[-1] / side.iteration_s if side.iteration_s > 0 else 0.0)
+    if max(shares, default=0.0) < LEAST_SHOWN:
+        return None
+    return PhaseRow("epoch_ends", "epoch ends, on top", tuple(lost))
 
 
 def _seconds(anatomy: Anatomy, phase: str) -> float:

@@ -93,6 +93,11 @@ class Anatomy:
     system_s: float = 0.0  # CPU seconds per iteration, in the kernel
     involuntary_switches: float = 0.0  # per iteration
 
+    @property
+    def epoch_ends_s(self) -> float:
+        """Time lost at epoch ends, in seconds per iteration."""
+        return self.turnover_s / self.epoch_iterations if self.epoch_iterations else 0.0
+
 
 @dataclass(frozen=True)
 class Observation:

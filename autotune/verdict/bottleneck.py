@@ -46,15 +46,14 @@ class Shares:
 
 def shares(parts: Anatomy) -> Shares:
     """Where the time goes."""
-    epoch_end_s = parts.turnover_s / parts.epoch_iterations if parts.epoch_iterations else 0.0
     iteration_s = sum(parts.phases_s.values()) or parts.batch_cost_s
-    whole_s = iteration_s + epoch_end_s
+    whole_s = iteration_s + parts.epoch_ends_s
     if whole_s <= 0:
         return Shares(0.0, 0.0, 0.0, 0.0, 0.0)
     of = {phase: seconds / whole_s for phase, seconds in parts.phases_s.items()}
     return Shares(
         waiting=parts.reader_ratio * iteration_s / whole_s,
-        epoch_ends=epoch_end_s / whole_s,
+        epoch_ends=parts.epoch_ends_s / whole_s,
         forward_backward=of.get("forward", 0.0) + of.get("backward", 0.0),
         optimizer=of.get("optimizer", 0.0),
         other=of.get("other", 0.0),

@@ -6,7 +6,6 @@ check, a machine too noisy to tell.
 
 from __future__ import annotations
 
-import math
 import os
 import shlex
 from collections import Counter
@@ -263,15 +262,14 @@ def iteration_words(anatomy: Anatomy, unit: str) -> str:
     )
 
 
-LEAST_SHOWN = 0.01  # of an iteration
+LEAST_EPOCH_ENDS = 0.01  # share of an iteration above which they are shown
 LIKE_SIZES = 1.2  # iterations whose sample counts differ by a smaller factor count as equal
 
 
 def unlike_iterations(result: Result) -> str:
     """A warning if iterations are not comparable because the batch size changed; else ""."""
     sizes = [
-        side.samples_per_s
-        * (side.iteration_s + side.turnover_s / (side.epoch_iterations or math.inf))
+        side.samples_per_s * (side.iteration_s + side.epoch_ends_s)
         for side in anatomies(result)
         if side is not None and words.known(side.samples_per_s) and words.known(side.iteration_s)
     ]
@@ -292,7 +290,7 @@ def phase_rows(sides: Iterable[Anatomy]) -> list[PhaseRow]:
         PhaseRow(
             name,
             PHASE_WORDS.get(name, words.clean(name, 40)),
-            tuple(_seconds(side, name) for side in sides),
+            tuple(_known(side.phases_s.get(name, 0.0)) for side in sides),
         )
         for name in names
     ]
@@ -303,18 +301,17 @@ def epoch_ends(sides: Iterable[Anatomy]) -> PhaseRow | None:
     """Seconds lost at epoch ends, spread over an epoch's iterations, which do not include them; None
     if they are negligible on every side.
     """
-    shares, lost = [], []
-    for side in sides:
-        seconds = side.turnover_s / (side.epoch_iterations or math.inf)
-        lost.append(max(seconds, 0.0) if words.known(seconds) else 0.0)
-        shares.append(lost[-1] / side.iteration_s if side.iteration_s > 0 else 0.0)
-    if max(shares, default=0.0) < LEAST_SHOWN:
+    sides = list(sides)
+    seconds = tuple(_known(side.epoch_ends_s) for side in sides)
+    if not any(
+        lost_s > LEAST_EPOCH_ENDS * side.iteration_s
+        for lost_s, side in zip(seconds, sides, strict=True)
+    ):
         return None
-    return PhaseRow("epoch_ends", "epoch ends, on top", tuple(lost))
+    return PhaseRow("epoch_ends", "epoch ends, on top", seconds)
 
 
-def _seconds(anatomy: Anatomy, phase: str) -> float:
-    seconds = anatomy.phases_s.get(phase, 0.0)
+def _known(seconds: float) -> float:
     return max(seconds, 0.0) if words.known(seconds) else 0.0
 
 

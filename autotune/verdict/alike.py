@@ -31,7 +31,7 @@ from autotune.verdict.iterations import (
     warm_up_end,
     whole_epochs,
 )
-from autotune.verdict.timing import Stalls, usual_limit
+from autotune.verdict.timing import Stalls, usual_limit, winsorized_mean
 from autotune_trials.protocol.messages import Window
 
 # what has to be left of both sides when they are cut to the same part
@@ -44,9 +44,12 @@ def counted_alike(windows: Sequence[Window], *, later_epochs: bool) -> list[tupl
     recorded from their first iteration.
 
     With workers and epoch boundaries, each side's whole epochs count, wherever they begin. If a
-    side holds none, both count from the beginning of their second epoch on.
+    side holds none, both count from the beginning of their second epoch on. If a side does not
+    reach its second epoch, both count over the first, but workers never as faster than in their
+    own later epochs.
     """
     windows = [replace(w, epoch_iterations=epoch_iterations(w)) for w in windows]
+    recorded = windows
     if not later_epochs:
         windows = _over_the_same_epochs(windows)
     starts = [first_counted(w, later_epochs=later_epochs) for w in windows]
@@ -68,9 +71,31 @@ def counted_alike(windows: Sequence[Window], *, later_epochs: bool) -> list[tupl
         earlier = [_after(d, min(d[-1] for d in done)) for d in done]
         if all(map(_is_enough, windows, starts, earlier)):
             ends = earlier
-    return [
+    parts = [
         (start, part_of(w, start, end)) for w, start, end in zip(windows, starts, ends, strict=True)
     ]
+    if later_epochs:
+        return parts
+    return [_slower_epochs(w, *part) for w, part in zip(recorded, parts, strict=True)]
+
+
+def _slower_epochs(window: Window, start: int, part: Window) -> tuple[int, Window]:
+    """``part``, from ``start``; or the whole epochs after it, if it is of the first and workers
+    deliver more slowly in those: they start one after the other, and the first of them already
+    fetch while the last start.
+    """
+    second, epoch, end = later_epoch(window), window.epoch_iterations, len(window.times_s)
+    if not window.workers or not epoch or second is None:
+        return start, part
+    if start + len(part.times_s) > second or end - second < epoch:
+        return start, part
+    later = end - (end - second) // epoch * epoch
+    return max((start, part), (later, part_of(window, later, end)), key=_mean_per_sample)
+
+
+def _mean_per_sample(part: tuple[int, Window]) -> float:
+    window = part[1]
+    return winsorized_mean(window.times_s, window.workers) / mean_samples(window)
 
 
 def _after(done: Sequence[float], samples: float) -> int:

@@ -109,6 +109,24 @@ def test_what_the_workers_made_while_the_run_started_is_no_speed(tuner: Tuner) -
     assert 0.97 * later_s < cost_of_counted(counted) * window.samples[0] < 1.1 * later_s
 
 
+@pytest.mark.parametrize(
+    ("fetch_s", "step_s", "behind"), [(0.02, 0.0, (12, 16)), (0.0, 0.01, (0, 4))]
+)
+def test_workers_do_not_catch_up_because_an_epoch_has_no_more_batches(
+    tuner: Tuner, fetch_s: float, step_s: float, behind: tuple[int, int]
+) -> None:
+    """The last of 60 batches are drawn 16 before the end; only slow workers are still behind."""
+    source = (
+        SLOWER_LOADER.replace("8 * 0.012", str(fetch_s))
+        .replace("0.008 if number else 0.5", str(step_s))
+        .replace("100_000", "60")
+        .replace("num_workers=8, prefetch_factor=4", "num_workers=2, prefetch_factor=8")
+    )
+    last = record(tuner, source=source, steps=58).window.unmade[-5:] or (0.0,)
+    low, high = behind
+    assert low <= min(last) <= max(last) <= high
+
+
 def test_an_epoch_has_as_many_iterations_as_it_has_steps(tuner: Tuner) -> None:
     accumulated = LOOP.replace("optimizer.step()", "if count % 2: optimizer.step()")
     assert record(tuner, source=accumulated, steps=12).window.epoch_iterations == 8

@@ -276,6 +276,23 @@ def test_the_first_epoch_counts_on_both_sides_where_one_shows_too_little_of_the_
     assert start == first_counted(long, later_epochs=False) < 30
 
 
+@pytest.mark.parametrize("later_s", [0.0028, 0.0033])
+def test_workers_are_never_faster_than_in_their_own_later_epochs(later_s: float) -> None:
+    """The job without workers stays within its first epoch of 250, the candidate makes seven."""
+    turns = tuple(range(250, 1750, 250))
+
+    def worked(seed: int) -> Window:
+        times = noisy(0.0030, seed, 250) + noisy(later_s, seed + 50, 1500)
+        end = {"turnovers_at": turns, "turnovers_s": (0.0,) * len(turns)}
+        return window(times, **end, epoch_iterations=250, workers=16)
+
+    slow = [window(noisy(0.06, s), epoch_iterations=250) for s in range(3)]
+    fast = [worked(9 + s) for s in range(3)]
+    expected = 0.06 / max(0.0030, later_s)
+    assert speedup(figures(slow, fast)) == pytest.approx(expected, rel=0.01)
+    assert speedup(figures(fast, slow)) == pytest.approx(1 / expected, rel=0.01)
+
+
 def test_a_short_first_pass_is_not_taken_for_an_epoch() -> None:
     """The job resumes within an epoch of 2000 steps, 240 before its end."""
 

@@ -203,8 +203,9 @@ class Window:
     # CPU use of this session's own processes during the window, in cores; 0: unknown
     session_load: float = 0.0
     workers: int = 0  # workers of the training DataLoader at the end of the window
-    # one per iteration: batches requested from the workers and not ready yet, in units of
-    # iterations; (): no workers, or the platform cannot tell
+    # one per iteration: how many batches the workers are behind a full queue, in units of
+    # iterations; it stays as it was once an epoch's last batches are drawn and a worker has none
+    # left; (): no workers, or the platform cannot tell
     unmade: tuple[float, ...] = ()
     # Fetching batches, in the training process and its workers together: totals over the fetches
     # that were sampled.

@@ -106,7 +106,10 @@ class WindowRecorder:
         if left_out:
             return False
         self.iterations.append(iteration)
-        self._drawn.append(self._source.batches_drawn())
+        drawn, behind = self._source.batches_drawn()
+        if behind is None:  # nothing more to see in this epoch
+            behind = self._drawn[-1][1] if self._drawn else 0
+        self._drawn.append((drawn, behind))
         if self._energy is not None and self._device is not None:
             self._energy.go_by(len(self.iterations))
         return True

@@ -56,9 +56,11 @@ class TrainingSource:
         settings = self.settings_in_force()
         return settings.num_workers * (settings.prefetch_factor or 0) if settings is not None else 0
 
-    def batches_drawn(self) -> tuple[int, int]:
-        """Of the epoch so far: (batches drawn from the loader's sampler, how many of them its
-        workers have not finished).
+    def batches_drawn(self) -> tuple[int, int | None]:
+        """Of the epoch so far: (batches drawn from the loader's sampler, how many its workers are
+        behind a full queue).
+
+        None: at the epoch's end, all its batches are drawn and not every worker has one left.
         """
         iterator = self._choice.iterator()
         if iterator is None:
@@ -69,7 +71,13 @@ class TrainingSource:
             return iterator.stream.number, 0
         made, pinned = source._worker_result_queue, source._data_queue
         ready = made.qsize() + (pinned.qsize() if pinned is not made else 0)
-        return iterator.stream.number, max(outstanding - ready, 0)
+        unmade = max(outstanding - ready, 0)
+        not_drawn = source._prefetch_factor * source._num_workers - len(source._task_info)
+        if not_drawn > 0:
+            return iterator.stream.number, (
+                unmade + not_drawn if unmade >= source._num_workers else None
+            )
+        return iterator.stream.number, unmade
 
     def epoch_iterations(self) -> int | None:
         """Batches per epoch of the training loader under the current settings; None if unknown."""

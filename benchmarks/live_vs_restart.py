@@ -85,15 +85,27 @@ class Compared:
     level: float  # cost per sample of live baseline blocks / of fresh processes
     configs: tuple[dict, ...]
     live: tuple[float, ...]  # log ratios to the baseline, one per configuration
-    fresh: tuple[float, ...]
+    rounds: tuple[tuple[float, ...], ...]  # the same of fresh processes, each round's
     live_wall_s: float  # for all configurations, once each
     fresh_wall_s: float
 
     @property
-    def distance(self) -> float:
-        return statistics.median(
-            abs(math.expm1(a - b)) for a, b in zip(self.live, self.fresh, strict=True)
-        )
+    def fresh(self) -> tuple[float, ...]:
+        return tuple(map(statistics.fmean, self.rounds))
+
+    @property
+    def distances(self) -> list[float]:
+        """Of the live estimate from that of fresh processes."""
+        return [abs(math.expm1(a - b)) for a, b in zip(self.live, self.fresh, strict=True)]
+
+    @property
+    def between_rounds(self) -> list[float]:
+        """How far two rounds of fresh processes are apart, on average."""
+        return [
+            statistics.fmean(abs(math.expm1(a - b)) for a, b in itertools.combinations(each, 2))
+            for each in self.rounds
+            if len(each) > 1
+        ]
 
 
 def compare(job: str, count: int, rounds: int) -> Compared:
@@ -144,7 +156,7 @@ def compare(job: str, count: int, rounds: int) -> Compared:
         statistics.median(levels) / statistics.median([*whole, *baselines]),
         tuple(configs),
         tuple(by_live),
-        tuple(statistics.fmean(f) for f in by_fresh),
+        tuple(map(tuple, by_fresh)),
         live_wall_s,
         fresh_wall_s,
     )
@@ -236,7 +248,8 @@ def bare_iteration_s(script: Path, epochs: int, epoch: int) -> float:
 
 
 def report(found: Sequence[Compared]) -> list[str]:
-    every = [abs(math.expm1(a - b)) for c in found for a, b in zip(c.live, c.fresh, strict=True)]
+    every = [distance for c in found for distance in c.distances]
+    noise = [distance for c in found for distance in c.between_rounds]
     lines = [
         "# Live figures, fresh processes, and the bare job",
         "",
@@ -244,19 +257,21 @@ def report(found: Sequence[Compared]) -> list[str]:
         "",
         (
             f"Median distance of the two speed-up estimates over all {len(every)} configurations:"
-            f" {statistics.median(every):.1%}."
+            f" {statistics.median(every):.1%}. Two rounds of fresh processes are"
+            f" {_median(noise)} apart themselves."
         ),
         "",
         (
             "| job | bare | fresh baseline | apart | live baseline / fresh | live speed-ups /"
-            " fresh, median distance | a configuration live | restarted |"
+            " fresh, median distance | two rounds of fresh | a configuration live | restarted |"
         ),
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for c in found:
         lines.append(
             f"| {c.job} | {1e3 * c.bare_s:.2f} ms | {1e3 * c.fresh_s:.2f} ms |"
-            f" {c.fresh_s / c.bare_s - 1:+.1%} | {c.level - 1:+.1%} | {c.distance:.1%} |"
+            f" {c.fresh_s / c.bare_s - 1:+.1%} | {c.level - 1:+.1%} |"
+            f" {_median(c.distances)} | {_median(c.between_rounds)} |"
             f" {c.live_wall_s / len(c.configs):.1f} s | {c.fresh_wall_s / len(c.configs):.1f} s |"
         )
     lines += ["", "| job | configuration | live | fresh |", "|---|---|---|---|"]
@@ -266,6 +281,10 @@ def report(found: Sequence[Compared]) -> list[str]:
                 f"| {c.job} | {in_words(config)} | {math.exp(-a):.2f}x | {math.exp(-b):.2f}x |"
             )
     return lines
+
+
+def _median(distances: Sequence[float]) -> str:
+    return f"{statistics.median(distances):.1%}" if distances else "–"
 
 
 def this_machine() -> str:

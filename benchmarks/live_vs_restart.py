@@ -44,7 +44,7 @@ from autotune.stages.measuring.room import MIN_ITERATIONS
 from autotune.stages.measuring.series import BLOCK_S, LiveSeries
 from autotune.stages.observe import choose_knobs
 from autotune.tracking import open_tracker
-from autotune.verdict.iterations import drop_start, warm_up_end
+from autotune.verdict.iterations import drop_start, first_counted, warm_up_end
 from autotune.verdict.timing import cost_per_sample, winsorized_mean
 from autotune_spaces.base import Scope
 from autotune_trials.protocol.messages import Window
@@ -53,6 +53,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks" / "regret"))
 from jobs_table import job_file, scripts  # noqa: E402
 
+FIRST_EPOCH_S = 60.0  # as in the tool, the live session first reaches the job's evaluation
 MEASURED = 60  # iterations of each configuration, after its warm-up
 BARE_SECONDS = 10.0  # for a run of the bare job and of the fixed session next to it
 JOBS = ("digits", "conv", "transformer", "embedding_heavy", "memory_churning")
@@ -128,6 +129,8 @@ def compare(job: str, count: int, rounds: int) -> Compared:
                 open_tracker(None, "bench", run_dir, True),
                 run_dir,
             )
+            epoch = steady(executor, {}, MEASURED).epoch_iterations or 0
+            executor.first_epoch_s = FIRST_EPOCH_S
             begin = time.monotonic()
             with LiveSeries(context, BLOCK_S / MIN_ITERATIONS) as live:
                 log_costs(live, {})
@@ -143,7 +146,7 @@ def compare(job: str, count: int, rounds: int) -> Compared:
             for number in range(rounds):
                 for found, config in zip(by_fresh, configs, strict=True):
                     pair = [{}, config][:: 1 if number % 2 == 0 else -1]
-                    costs = [cost(steady(executor, c)) for c in pair][
+                    costs = [cost(steady(executor, c, epoch + MEASURED)) for c in pair][
                         :: 1 if number % 2 == 0 else -1
                     ]
                     found.append(math.log(costs[1] / costs[0]))
@@ -193,12 +196,12 @@ def configurations(context: RunContext, live: LiveSeries, count: int) -> list[di
     return random.Random(0).sample(every, min(count, len(every)))
 
 
-def steady(executor: LocalExecutor, config: dict, seconds: float = 0.0) -> Window:
-    """A window of a fresh process without its warm-up."""
+def steady(executor: LocalExecutor, config: dict, iterations: int, seconds: float = 0.0) -> Window:
+    """A window of a fresh process, at least so long, without its warm-up and its first epoch."""
     window = executor.run_fixed(
-        FixedRun(config, 0, steps=MEASURED + 20, min_seconds=seconds, label="fresh")
+        FixedRun(config, 0, steps=iterations + 20, min_seconds=seconds, label="fresh")
     ).window
-    return drop_start(window, warm_up_end(window.times_s))
+    return drop_start(window, first_counted(window))
 
 
 def cost(window: Window) -> float:
@@ -219,19 +222,21 @@ def against_bare(
         text.replace("import argparse", CLOCK[0], 1).replace("optimizer.step()", CLOCK[1], 1),
         encoding="utf-8",
     )
-    windows = [steady(executor, {}, BARE_SECONDS)]
+    windows = [steady(executor, {}, MEASURED, BARE_SECONDS)]
     epoch = windows[0].epoch_iterations or len(windows[0].times_s)
     epochs = max(2, math.ceil(BARE_SECONDS / (epoch * winsorized_mean(windows[0].times_s))))
     bare = [bare_iteration_s(script, epochs, epoch)]
     for _ in range(rounds - 1):
         bare.append(bare_iteration_s(script, epochs, epoch))
-        windows.append(steady(executor, {}, BARE_SECONDS))
+        windows.append(steady(executor, {}, MEASURED, BARE_SECONDS))
     sessions = [winsorized_mean(w.times_s) for w in windows]
     return statistics.fmean(bare), statistics.fmean(sessions), [cost(w) for w in windows]
 
 
 def bare_iteration_s(script: Path, epochs: int, epoch: int) -> float:
-    """Mean time from step to step, without warm-up and the time between epochs, as in a session."""
+    """Mean time from step to step in the second epoch and later, without the time between epochs,
+    as in a session.
+    """
     output = script.with_suffix(".json")
     command = [sys.executable, str(script), "--epochs", str(epochs)]
     subprocess.run(
@@ -242,9 +247,9 @@ def bare_iteration_s(script: Path, epochs: int, epoch: int) -> float:
         env={**os.environ, "TIMES": str(output)},
     )
     times = json.loads(output.read_text(encoding="utf-8"))
-    gaps = [b - a if n % epoch else None for n, (a, b) in enumerate(itertools.pairwise(times), 1)]
-    start = warm_up_end([g for g in gaps if g is not None])
-    return winsorized_mean([g for g in gaps[start:] if g is not None])
+    gaps = [b - a for n, (a, b) in enumerate(itertools.pairwise(times), 1) if n % epoch]
+    later = gaps[epoch - 1 :]
+    return winsorized_mean(later[warm_up_end(later) :])
 
 
 def report(found: Sequence[Compared]) -> list[str]:

@@ -159,6 +159,7 @@ def test_the_page_stands_alone(done: subprocess.CompletedProcess[str], job: Job)
         and "reader cost" in page
         and "<h2>Operators</h2>" in page
         and "roofline" in page.lower()
+        and '<th scope="row">iteration</th>' in page
     )
     assert "What was tried" not in page and "loss unchanged" not in page  # nothing was tuned
     assert "between blocks of the unchanged job" not in page  # nor was its noise measured

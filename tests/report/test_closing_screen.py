@@ -62,7 +62,13 @@ def test_gains_of_the_recorded_run_are_told_as_such() -> None:
     anew = replace(result, recalled=replace(result.recalled, outcome=PROVEN_ANEW))
     said = "as measured when last tuned"
     assert said in screen(anew) and said in render(anew, RUN) and said not in screen(result)
-    assert "Own gain: all" in render(result, RUN) and "Own gain: all" not in render(anew, RUN)
+    own = (
+        "Own gain: all these settings compared with all but this one. Gains do not simply multiply."
+    )
+    assert own in render(result, RUN) and own not in render(anew, RUN)
+    assert own in screen(result) and own not in screen(anew)
+    single = replace(result, knobs={"num_workers": 2}, gains=result.gains[:1])
+    assert own not in screen(single), "there is nothing to multiply"
 
 
 def test_the_command_to_reproduce_a_run_has_its_directory_and_budget() -> None:

@@ -114,7 +114,7 @@ def render(result: Result, run_dir: Path, template: str = "report.html.j2", **mo
                 (change, _bar(change.speedup, _top(result))) for change in gains.changes(result)
             ],
             given_back=gains.given_back(result),
-            gains_are_old=gains.are_old(result),
+            own_gain=gains.own_gain_words(result),
             waterfall_svg=Markup(waterfall_svg(result)),
             waterfall_words=gains.build_up_words(result),
             ends=ends,

@@ -55,6 +55,8 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
         if back:
             reset = ", ".join(f"{row.knob} {row.was} → {row.now}" for row in back)
             notes.append(Text(f"not worth changing: {reset}", style="dim"))
+        if own_gain := gains.own_gain_words(result):
+            notes.insert(0, Text(own_gain, style="dim"))
         changes = table(
             ("knob", "was → now", "own gain"),
             [(row.knob, f"{row.was} → {row.now}", row.gain) for row in gains.changes(result)],

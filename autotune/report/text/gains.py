@@ -61,6 +61,16 @@ def _note(result: Result, knob: str, value: Value, gain: KnobGain | None) -> str
     return "; ".join(part for part in (AS_LAST_TUNED if old else "", *parts) if part)
 
 
+def own_gain_words(result: Result) -> str:
+    """What the gain of a single knob means; "" if there are no two of them to compare."""
+    measured = [change for change in changes(result) if change.speedup is not None]
+    if len(measured) < 2 or are_old(result):
+        return ""
+    return (
+        "Own gain: all these settings compared with all but this one. Gains do not simply multiply."
+    )
+
+
 def are_old(result: Result) -> bool:
     """Whether the knobs' own gains are those of the recorded run."""
     return result.recalled.outcome == PROVEN_ANEW

@@ -32,7 +32,7 @@ from autotune.verdict.iterations import (
     whole_epochs,
 )
 from autotune.verdict.timing import Stalls, usual_limit, winsorized_mean
-from autotune_trials.protocol.messages import Window
+from autotune_trials.protocol.messages import ROUNDS, Window
 
 # what has to be left of both sides when they are cut to the same part
 FEWEST, ENOUGH_S = 20, 2.0
@@ -45,11 +45,11 @@ def counted_alike(windows: Sequence[Window], *, later_epochs: bool) -> list[tupl
 
     With workers and epoch boundaries, each side's whole epochs count, wherever they begin. If a
     side holds none, both count from the beginning of their second epoch on. If a side does not
-    reach its second epoch, both count over the first, but workers never as faster than in their
-    own later epochs.
+    reach its second epoch, both count over the first; the workers of the last of ``windows``, the
+    candidate, then never count as faster than in its own later epochs.
     """
     windows = [replace(w, epoch_iterations=epoch_iterations(w)) for w in windows]
-    recorded = windows
+    candidate = windows[-1]
     if not later_epochs:
         windows = _over_the_same_epochs(windows)
     starts = [first_counted(w, later_epochs=later_epochs) for w in windows]
@@ -74,22 +74,27 @@ def counted_alike(windows: Sequence[Window], *, later_epochs: bool) -> list[tupl
     parts = [
         (start, part_of(w, start, end)) for w, start, end in zip(windows, starts, ends, strict=True)
     ]
-    if later_epochs:
-        return parts
-    return [_slower_epochs(w, *part) for w, part in zip(recorded, parts, strict=True)]
+    if not later_epochs:
+        parts[-1] = _first_or_slower_later(candidate, *parts[-1])
+    return parts
 
 
-def _slower_epochs(window: Window, start: int, part: Window) -> tuple[int, Window]:
-    """``part``, from ``start``; or the whole epochs after it, if it is of the first and workers
-    deliver more slowly in those: they start one after the other, and the first of them already
-    fetch while the last start.
+def _first_or_slower_later(window: Window, start: int, part: Window) -> tuple[int, Window]:
+    """``part``, from ``start``; or what comes after the first epoch, if ``part`` begins in that,
+    leaves later iterations out, and workers deliver more slowly in those: they start one after the
+    other, and the first have batches ready before the last have started.
+
+    Whole epochs count, or a part of the second in which workers have delivered :data:`ROUNDS`
+    times.
     """
     second, epoch, end = later_epoch(window), window.epoch_iterations, len(window.times_s)
     if not window.workers or not epoch or second is None:
         return start, part
-    if start + len(part.times_s) > second or end - second < epoch:
+    beyond = end - second
+    all_of_it = start >= second or start + len(part.times_s) == end
+    if all_of_it or beyond < min(epoch, ROUNDS * window.workers):
         return start, part
-    later = end - (end - second) // epoch * epoch
+    later = end - (beyond // epoch * epoch or beyond)
     return max((start, part), (later, part_of(window, later, end)), key=_mean_per_sample)
 
 

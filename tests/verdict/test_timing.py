@@ -218,15 +218,20 @@ def test_batches_made_during_the_start_cost_what_the_others_do(made):
 
 
 def test_of_an_epoch_whose_last_batches_are_drawn_early_the_stock_is_known_all_the_same():
-    """16 workers, 250 batches per epoch and a queue of 128: the last are drawn halfway."""
-    stock, times, behind = 40.0, [], []
-    for _ in range(250):
-        times.append(1.0 + max(0.0, (1.0 - stock) * 3.0))  # a batch takes the workers 3.0
-        stock = min(stock + times[-1] / 3.0, 129.0) - 1.0
-        behind.append(128.0 - stock)
-    found = cost_of_run(window(times, unmade=tuple(behind), workers=16)) * 32
-    assert found == pytest.approx(3.0, rel=0.02)
-    assert sum(times[10:]) / 240 < 2.7, "as seen"
+    """16 workers, 250 batches per epoch and a queue of 128: the last are drawn halfway. The agent
+    then tells how far workers are behind a full queue, as long as each has something to do.
+    """
+    stock, requested, behind = 40.0, [], []
+    for n in range(250):
+        stock -= 0.15  # workers make 0.85 of a batch in an iteration
+        requested.append(min(128, 249 - n) - stock)
+        behind.append(128 - stock if requested[-1] >= 16 else behind[-1])
+    found, wrong = (
+        cost_of_run(window([1.0] * 250, unmade=tuple(each), workers=16)) * 32
+        for each in (behind, requested)
+    )
+    assert found == pytest.approx(1 / 0.85, rel=0.02)
+    assert wrong < 1.01, "requests run out"
 
 
 def test_a_backlog_that_stays_is_no_stock_used_up():

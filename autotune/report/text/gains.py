@@ -62,7 +62,7 @@ def _note(result: Result, knob: str, value: Value, gain: KnobGain | None) -> str
 
 
 def own_gain_words(result: Result) -> str:
-    """What the gain of a single knob means; "" if there are no two of them to compare."""
+    """What the gain of a single knob means; "" if fewer than two were measured."""
     measured = [change for change in changes(result) if change.speedup is not None]
     if len(measured) < 2 or are_old(result):
         return ""

@@ -53,7 +53,7 @@ class WindowRecorder:
         # on a device: phase times of every iteration, final once the device has been waited for
         self._spent: list[Sequence[float]] = []
         self._turnovers_at: list[int] = []
-        # one per iteration: batches drawn in this epoch, and how many of them are not ready yet
+        # one per iteration: batches drawn in this epoch, and how many workers are behind
         self._drawn: list[tuple[int, int]] = []
         self._interruptions = 0
         self._start: Snapshot | None = None
@@ -107,7 +107,7 @@ class WindowRecorder:
             return False
         self.iterations.append(iteration)
         drawn, behind = self._source.batches_drawn()
-        if behind is None:  # nothing more to see in this epoch
+        if behind is None:  # nothing more to see
             behind = self._drawn[-1][1] if self._drawn else 0
         self._drawn.append((drawn, behind))
         if self._energy is not None and self._device is not None:
@@ -201,4 +201,6 @@ class WindowRecorder:
     def _batches_an_iteration(self) -> int:
         """Training batches per iteration: more than one with gradient accumulation."""
         drawn = [after - before for (before, _), (after, _) in pairwise(self._drawn)]
-        return max(1, round(median(drawn))) if drawn else 1
+        # none at an epoch's end, whose last batches workers have drawn in advance
+        drawn = [count for count in drawn if count > 0]
+        return round(median(drawn)) if drawn else 1

@@ -60,24 +60,23 @@ class TrainingSource:
         """Of the epoch so far: (batches drawn from the loader's sampler, how many its workers are
         behind a full queue).
 
-        None: at the epoch's end, all its batches are drawn and not every worker has one left.
+        None: no workers, or the epoch's last batches are drawn and not every worker has one left.
         """
         iterator = self._choice.iterator()
         if iterator is None:
-            return 0, 0
-        source = iterator.source
+            return 0, None
+        source, number = iterator.source, iterator.stream.number
         outstanding = getattr(source, "_tasks_outstanding", 0)
         if not outstanding:
-            return iterator.stream.number, 0
+            return number, None
         made, pinned = source._worker_result_queue, source._data_queue
         ready = made.qsize() + (pinned.qsize() if pinned is not made else 0)
         unmade = max(outstanding - ready, 0)
         not_drawn = source._prefetch_factor * source._num_workers - len(source._task_info)
-        if not_drawn > 0:
-            return iterator.stream.number, (
-                unmade + not_drawn if unmade >= source._num_workers else None
-            )
-        return iterator.stream.number, unmade
+        # of an IterableDataset, workers that are done leave their last requests unanswered
+        if not_drawn <= 0 or iterator.stream.iterable:
+            return number, unmade
+        return number, unmade + not_drawn if unmade >= source._num_workers else None
 
     def epoch_iterations(self) -> int | None:
         """Batches per epoch of the training loader under the current settings; None if unknown."""

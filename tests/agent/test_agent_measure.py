@@ -11,7 +11,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from autotune_trials.agent.core.iteration import Iteration
 from autotune_trials.agent.core.settling import AFTER_DRAIN, LockstepSettling, Settling
 from autotune_trials.agent.core.window_recorder import WindowRecorder
 from autotune_trials.agent.dataloader.reader_meter import Spent
@@ -422,3 +424,31 @@ def test_memory_that_was_given_back_before_a_window_does_not_count() -> None:
     )
     window.open()
     assert window.close().peak_memory_gib == 30.0
+
+
+@pytest.mark.parametrize(
+    ("drawn", "epoch"),
+    [
+        ([min(4 * n + 128, 240) for n in range(1, 61)], 60),  # 4 an iteration, a queue of 128
+        ([10 * (n // 10 + 1) for n in range(60)], 240),  # one an iteration, ten at a time
+        ([240] * 60, 240),
+    ],
+    ids=["gradients are accumulated", "batches are drawn in advance", "all at once"],
+)
+def test_batches_of_an_iteration_are_told_from_batches_drawn_in_advance(
+    drawn: list[int], epoch: int
+) -> None:
+    left = iter(drawn)
+    source: Any = SimpleNamespace(
+        reader_spent=Spent,
+        settings_in_force=lambda: None,
+        epoch_iterations=lambda: 240,
+        batches_drawn=lambda: (next(left), None),
+    )
+    recorder = WindowRecorder(torch, None, source, lambda: None, keep_interrupted=True)
+    recorder.open()
+    for _ in drawn:
+        iteration = Iteration()
+        iteration.spent = [0.0] * len(phases.NAMES)
+        recorder.add(iteration)
+    assert recorder.close().epoch_iterations == epoch

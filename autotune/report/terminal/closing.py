@@ -49,19 +49,17 @@ def print_closing(console: Console, result: Result, run_dir: Path) -> None:
         console.print(Text(line))
     back = gains.given_back(result)
     if result.knobs:
-        notes = [
-            Text(f"{row.knob} {row.note}", style="dim") for row in gains.changes(result) if row.note
-        ]
+        changed = gains.changes(result)
+        notes = [gains.own_gain_words(result), *(f"{r.knob} {r.note}" for r in changed if r.note)]
         if back:
             reset = ", ".join(f"{row.knob} {row.was} → {row.now}" for row in back)
-            notes.append(Text(f"not worth changing: {reset}", style="dim"))
-        if own_gain := gains.own_gain_words(result):
-            notes.insert(0, Text(own_gain, style="dim"))
+            notes.append(f"not worth changing: {reset}")
         changes = table(
             ("knob", "was → now", "own gain"),
-            [(row.knob, f"{row.was} → {row.now}", row.gain) for row in gains.changes(result)],
+            [(row.knob, f"{row.was} → {row.now}", row.gain) for row in changed],
         )
-        section(console, "Change" if story.tuned(result) else "Not adopted", changes, *notes)
+        dim = [Text(note, style="dim") for note in notes if note]
+        section(console, "Change" if story.tuned(result) else "Not adopted", changes, *dim)
     if unbeaten := story.unbeaten_rows(result):
         heads = ("knobs", *story.objective_words(result))
         live = Text("Live figures: no other configuration is better in both.", style="dim")

@@ -201,6 +201,6 @@ class WindowRecorder:
     def _batches_an_iteration(self) -> int:
         """Training batches per iteration: more than one with gradient accumulation."""
         drawn = [after - before for (before, _), (after, _) in pairwise(self._drawn)]
-        # none at an epoch's end, whose last batches workers have drawn in advance
-        drawn = [count for count in drawn if count > 0]
-        return round(median(drawn)) if drawn else 1
+        while drawn and not drawn[-1]:
+            drawn.pop()  # workers have drawn the epoch's last batches in advance
+        return max(1, round(median(drawn))) if drawn else 1
